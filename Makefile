@@ -47,4 +47,4 @@ docs: venv ## write docs/api and the generated parts of other pages anew; look a
 
 lock: venv ## renew requirements.lock from pyproject.toml
 	.venv/bin/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	    --custom-compile-command "make lock" --overrides .ci/overrides --group dev pyproject.toml --output-file requirements.lock --quiet
+	    --custom-compile-command "make lock" --overrides .ci/overrides --group dev --all-extras pyproject.toml --output-file requirements.lock --quiet

@@ -7,8 +7,26 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sandbox.moved import keep_old_paths
+
+from .moved import MOVED
+
 if TYPE_CHECKING:
+    from agent.core.actions import Action, action
+    from agent.core.agent import Agent
+    from agent.core.budget import Budget, Usage
+    from agent.core.goals import Goal
+    from agent.core.loop.hooks import Hooks, PrintingHooks, Step
+    from agent.core.loop.layers import Layer
+    from agent.core.prompt import Prompt
+    from agent.core.registry import ActionRegistry, ActionWarning
+    from agent.core.run import AgentRun
+    from agent.core.status import LanguageError, RunStatus, StopRun
+    from agent.layers.stuck import StuckDetector, Thresholds
+    from agent.layers.tracing import Tracing
+    from agent.model.brain import Delta, delta_listener, receiving_deltas
     from agent.model.embedding import LiteLLMEmbedder
+    from agent.model.fallback import FallbackModel
     from agent.model.litellm_model import LiteLLMModel
     from agent.model.replay import RecordingModel, ReplayModel
     from agent.model.response import Response, ToolCall
@@ -17,57 +35,54 @@ if TYPE_CHECKING:
     from sandbox.environment.base import Environment
     from sandbox.errors import ToolError
 
-    from .actions import Action
-    from .budget import Budget, Usage
-    from .goals import Goal
-    from .hooks import Hooks, PrintingHooks, Step
     from .language import AgentLanguage, FencedLanguage, FunctionCallingLanguage, JsonLanguage, TagLanguage
-    from .loop import Agent
     from .memory import CondensingMemory, Memory, RecallMemory, WindowMemory
-    from .prompt import Prompt
-    from .registry import ActionRegistry, ActionWarning
-    from .run import AgentRun
-    from .status import LanguageError, RunStatus, StopRun
-    from .stuck import StuckDetector, Thresholds
     from .tools import sandbox_tools, standard_registry
 
 _HOMES = {
-    "Action": ".actions",
-    "ActionRegistry": ".registry",
-    "ActionWarning": ".registry",
-    "Agent": ".loop",
+    "Action": ".core.actions",
+    "ActionRegistry": ".core.registry",
+    "ActionWarning": ".core.registry",
+    "Agent": ".core.agent",
     "AgentLanguage": ".language",
-    "AgentRun": ".run",
-    "Budget": ".budget",
+    "AgentRun": ".core.run",
+    "Budget": ".core.budget",
     "CondensingMemory": ".memory",
+    "Delta": ".model.brain",
     "Environment": "sandbox.environment.base",
+    "FallbackModel": ".model.fallback",
     "FencedLanguage": ".language",
     "FunctionCallingLanguage": ".language",
-    "Goal": ".goals",
-    "Hooks": ".hooks",
+    "Goal": ".core.goals",
+    "Hooks": ".core.loop.hooks",
     "JsonLanguage": ".language",
-    "LanguageError": ".status",
+    "Layer": ".core.loop.layers",
+    "LanguageError": ".core.status",
     "LiteLLMEmbedder": ".model.embedding",
     "LiteLLMModel": ".model.litellm_model",
     "Memory": ".memory",
-    "PrintingHooks": ".hooks",
-    "Prompt": ".prompt",
+    "PrintingHooks": ".core.loop.hooks",
+    "Prompt": ".core.prompt",
     "RecallMemory": ".memory",
     "RecordingModel": ".model.replay",
     "ReplayModel": ".model.replay",
     "Response": ".model.response",
-    "RunStatus": ".status",
+    "RunStatus": ".core.status",
     "ScriptedModel": ".model.scripted",
-    "Step": ".hooks",
-    "StopRun": ".status",
+    "Step": ".core.loop.hooks",
+    "StopRun": ".core.status",
     "TagLanguage": ".language",
-    "StuckDetector": ".stuck",
-    "Thresholds": ".stuck",
+    "StuckDetector": ".layers.stuck",
+    "Thresholds": ".layers.stuck",
     "ToolCall": ".model.response",
     "ToolError": "sandbox.errors",
-    "Usage": ".budget",
+    "Tracing": ".layers.tracing",
+    "Usage": ".core.budget",
     "WindowMemory": ".memory",
+    "action": ".core.actions",
+    "delta_listener": ".model.brain",
     "forbid_real_models": ".model.switch",
+    "receiving_deltas": ".model.brain",
     "sandbox_tools": ".tools",
     "standard_registry": ".tools",
 }
@@ -81,13 +96,16 @@ __all__ = [
     "AgentRun",
     "Budget",
     "CondensingMemory",
+    "Delta",
     "Environment",
+    "FallbackModel",
     "FencedLanguage",
     "FunctionCallingLanguage",
     "Goal",
     "Hooks",
     "JsonLanguage",
     "LanguageError",
+    "Layer",
     "LiteLLMEmbedder",
     "LiteLLMModel",
     "Memory",
@@ -106,12 +124,18 @@ __all__ = [
     "Thresholds",
     "ToolCall",
     "ToolError",
+    "Tracing",
     "Usage",
     "WindowMemory",
+    "action",
+    "delta_listener",
     "forbid_real_models",
+    "receiving_deltas",
     "sandbox_tools",
     "standard_registry",
 ]
+
+keep_old_paths(MOVED)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .moved import keep_old_paths
+from .moved import MOVED, keep_old_paths
 
 if TYPE_CHECKING:
     from sandbox.docker.environment import DockerEnvironment
@@ -86,4 +86,4 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-keep_old_paths()
+keep_old_paths(MOVED)

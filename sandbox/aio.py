@@ -34,7 +34,6 @@ from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
 from sandbox.network.ports import check_port
-from sandbox.operations import OPERATIONS, Request
 from sandbox.pipe.following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, is_paused
 from sandbox.pipe.watching import CancelToken, OnOutput, StreamName, Watch
 
@@ -42,6 +41,7 @@ from . import operations as op
 from .envelope import Envelope, Failure
 from .errors import ErrorCode, SandboxError
 from .limits import Limits
+from .operations import OPERATIONS, Request
 
 P = ParamSpec("P")
 T = TypeVar("T")

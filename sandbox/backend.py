@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sandbox.errors import SandboxUnavailableError
 from sandbox.network.policy import Network
 from sandbox.network.services.names import Name
 from sandbox.pipe.reattaching import ByteStream, Keep
 from sandbox.pipe.transport import Transport
+
+from .errors import SandboxUnavailableError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from enum import StrEnum
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, StrEnum
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_jsonable_python
 
 from sandbox.text.excerpt import SHOWN_CHARS, without_middle
 from sandbox.text.masking import Mask, map_texts
@@ -24,6 +28,7 @@ from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 T = TypeVar("T")
 REPR_CHARS = 300
+_WITH_JSON_FORM = (date, time, timedelta, Decimal, Enum, PurePath, UUID)
 Effects = Literal["none", "partial", "unknown"]
 
 
@@ -236,7 +241,11 @@ _IN_THE_RESULT = frozenset({"output_cut"})
 
 
 def jsonable(value: Any, depth: int = 0) -> Any:
-    """Return ``value`` as JSON-ready data: models are dumped, bytes decoded with replacement, other objects become their repr."""
+    """Return ``value`` as JSON-ready data.
+
+    Models and dataclasses become objects, dates, paths, enums and the like what pydantic writes for them; bytes are decoded with
+    replacement, and any other object becomes its repr.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if depth > 50:
@@ -249,6 +258,10 @@ def jsonable(value: Any, depth: int = 0) -> Any:
         return {str(k): jsonable(v, depth + 1) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [jsonable(v, depth + 1) for v in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: jsonable(getattr(value, each.name, None), depth + 1) for each in fields(value)}
+    if isinstance(value, _WITH_JSON_FORM):
+        return to_jsonable_python(value)
     return repr(value)
 
 

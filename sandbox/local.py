@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.environment.base import Approver
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.messages.sandbox_ends import ended_by_itself
@@ -25,6 +24,7 @@ from sandbox.pipe.transport import Transport
 from sandbox.text.wording import value_text
 
 from .argument_types import HOST_PATH, check_callable, check_types, check_variables, path_is
+from .backend import Description, GuestStream, StartRequest
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 from .interrupts import Shield
 from .limits import Limits
@@ -55,7 +55,6 @@ class ProcessStream:
             point_at_devnull(self._in)
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
-        """See ``ByteStream``."""
         if not self._room.poll(timeout_seconds * 1000):
             return 0
         with self._writing:  # once it is closed, the number may be that of another file
@@ -64,13 +63,11 @@ class ProcessStream:
             return os.write(self._in, data)
 
     def has_room(self, timeout_seconds: float) -> bool:
-        """See ``ByteSink``."""
         room = select.poll()  # its own, for another thread may be in ``send``
         room.register(self._in, select.POLLOUT)
         return bool(room.poll(timeout_seconds * 1000))
 
     def receive(self, timeout_seconds: float) -> bytes | None:
-        """See ``ByteStream``."""
         try:
             with self._reading:
                 if self._stdout.closed:
@@ -83,7 +80,6 @@ class ProcessStream:
                 self.release()
 
     def close(self) -> None:
-        """See ``ByteStream``."""
         with self._writing:
             try:
                 self._stdin.close()  # the guest ends at the end of its input, and its output with it
@@ -132,7 +128,6 @@ class LocalBackend:
         return None if self.temporary is None else self.folder or os.path.join(self.temporary, "workspace")
 
     def open(self, request: StartRequest) -> GuestStream:
-        """See ``Backend``."""
         if self._limits.disk == "hard":
             raise SandboxError(
                 ErrorCode.limit_not_enforced,
@@ -185,7 +180,6 @@ class LocalBackend:
         """Does nothing: no limit is enforced by a kernel here."""
 
     def close(self, *, detach: bool) -> None:
-        """See ``Backend``."""
         process = self.process  # stays there until all of this is done: a Ctrl-C may end it, and the next call goes on
         if process is not None:
             if process.stdin is not None and not process.stdin.closed:
@@ -205,15 +199,12 @@ class LocalBackend:
             self.temporary = None
 
     def outlives_close(self) -> bool:
-        """See ``Backend``."""
         return False
 
     def claim_removal(self, *, left: bool) -> bool:
-        """See ``Backend``."""
         return True
 
     def explain(self, reason: str, detail: str) -> SandboxUnavailableError:
-        """See ``Backend``."""
         code = None
         deadline = time.monotonic() + 1.0
         while self.process is not None and code is None and time.monotonic() < deadline:

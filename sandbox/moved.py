@@ -7,6 +7,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 import warnings
+from collections.abc import Mapping
 from enum import StrEnum
 from types import ModuleType
 from typing import Any
@@ -44,28 +45,32 @@ MOVED_CODES = frozenset(
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Answer an import of an old path by a module that looks its names up in the new one."""
+    """Answer an import of an old path with a module that looks its names up in the new one."""
+
+    def __init__(self, moved: Mapping[str, str]) -> None:
+        self.moved = moved
 
     def find_spec(self, fullname: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(fullname, self) if fullname in MOVED else None
+        # A package with an empty path: of what was below it, only the paths in ``moved`` can be imported. A module that was loaded
+        # once more would have classes that equal none.
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if fullname in self.moved else None
 
     def exec_module(self, module: ModuleType) -> None:
-        new = importlib.import_module(MOVED[module.__name__])
+        new = importlib.import_module(self.moved[module.__name__])
         message = f"{module.__name__} is now {new.__name__}; the old path goes with the next release."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
 
         def find(name: str) -> Any:
-            if name == "__path__":  # by it, a module within would be loaded once more, with classes that equal none
-                raise AttributeError(name)
             return getattr(new, name)
 
         module.__getattr__ = find  # type: ignore[method-assign]
 
 
-def keep_old_paths() -> None:
-    """Make the old paths importable. Does nothing the second time."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+def keep_old_paths(moved: Mapping[str, str]) -> None:
+    """Make the old paths in ``moved`` importable. Does nothing the second time for the same paths."""
+    if not any(isinstance(finder, _Finder) and finder.moved is moved for finder in sys.meta_path):
+        # First: a folder that an earlier checkout left behind must not be found as an empty package.
+        sys.meta_path.insert(0, _Finder(moved))
 
 
 def moved_error_code(name: str) -> StrEnum:

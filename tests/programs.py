@@ -77,9 +77,9 @@ def _serve(requests: socket.socket) -> None:
         if not data:
             return
         if b'"--model"' in data:
-            from agent.model import litellm_model
+            from agent.model import litellm_import
 
-            litellm_model._loaded()  # four seconds, once
+            litellm_import._loaded()  # four seconds, once
             gc.freeze()
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -127,7 +127,7 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
     os.chdir(request["cwd"])
     sys.argv = ["-c", *request["args"]]
     sys.modules["__main__"].__dict__.update(__package__=None, __spec__=None)  # typer looks there for the program's name
-    from agent.cli import main
+    from agent.cli.app import main
 
     try:
         main()

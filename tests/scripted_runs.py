@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.store import EventLog
+from agent.record.store import EventLog
 from sandbox.docker.engine.client import connect
 from sandbox.docker.kept.inventory import Listed, sandboxes
 

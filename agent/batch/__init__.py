@@ -1,4 +1,6 @@
-"""Batches: many tasks, each in a sandbox of its own, with a folder of results for each; tasks with a result are not repeated."""
+"""Batches: many tasks, each in its own sandbox, with a folder of results for each. Tasks that have a result are
+skipped.
+"""
 
 from .results import Result, State
 from .running import Batch, run_batch

@@ -1,4 +1,4 @@
-"""What ``gamebox batch`` does once its options are read: the parts of trials, progress and the table at the end."""
+"""The command ``gamebox batch``: what its options ask for, the progress of its tasks, and the table at the end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 from agent.hub import default
 from agent.hub.finding import DEFAULT_AGENT
-from agent.mcp_options import servers_of
-from agent.options import budget_of
-from agent.show import Screen
-from agent.store import EventLog
+from agent.job.mcp_servers import servers_of
+from agent.job.options import budget_of
+from agent.job.telemetry import tracing
+from agent.record.store import EventLog
+from agent.views.screen import Screen
 from sandbox.cli.run import print_json
 from sandbox.cli.sandbox_options import FLAGS, variable_of
 from sandbox.cli.table import write_table
@@ -26,49 +27,83 @@ from .tasks import BatchTask, load_tasks
 from .trial import Parts
 
 
-def run_given(given: Mapping[str, Any]) -> int:
-    """The command, with its options by name as they were given; returns its exit code. Raises SandboxError for bad input."""
-    limits = (given["max_iterations"], given["max_seconds"], given["max_tokens"], given["max_cost"])
+def run_command(values: Mapping[str, Any]) -> int:
+    """Run the command with its options by name, and return its exit code. Raises SandboxError for invalid input."""
+    limits = (values["max_iterations"], values["max_seconds"], values["max_tokens"], values["max_cost"])
     same = (
-        "tasks", "model", "script", "image", "memory", "cpus", "network", "workers", "local", "retry", "redo_changed", "as_json",
-        "language", "approve", "history", "pull",
-    )  # fmt: skip
-    out: Path = given["output"]
-    return run(
-        Options(
-            **{name: given[name] for name in same}, out=out, agent=given["agent"] or DEFAULT_AGENT, budget=budget_of(*limits),
-            servers=servers_of(given["mcp"], given["mcp_header"], os.environ), agents_md=not given["no_agents_md"],
-            env=dict(variable_of(text) for text in given["env"]), log=None if given["no_log"] else given["log"] or out / "runs.db",
-            hub=default(given["agents"]),
-            sandbox={
-                name: given[name]
-                for name, flag in FLAGS.items()
-                if name in given and name not in (*same, "env") and given[name] not in (None, [], flag.default)
-            },
+        "tasks",
+        "model",
+        "script",
+        "image",
+        "memory",
+        "cpus",
+        "network",
+        "workers",
+        "local",
+        "retry",
+        "redo_changed",
+        "as_json",
+        "language",
+        "approve",
+        "history",
+        "pull",
+        "model_option",
+        "fallback",
+    )
+    out: Path = values["output"]
+    with tracing(values.get("otel"), lambda line: Screen().line(line, "dim")) as layers:
+        return run(
+            Options(
+                **{name: values[name] for name in same},
+                layers=layers,
+                out=out,
+                agent=values["agent"] or DEFAULT_AGENT,
+                budget=budget_of(*limits),
+                servers=servers_of(values["mcp"], values["mcp_header"], os.environ, values["mcp_config"]),
+                agents_md=not values["no_agents_md"],
+                env=dict(variable_of(text) for text in values["env"]),
+                log=None if values["no_log"] else values["log"] or out / "runs.db",
+                hub=default(values["agents"]),
+                sandbox={
+                    name: values[name]
+                    for name, flag in FLAGS.items()
+                    if name in values and name not in (*same, "env") and values[name] not in (None, [], flag.default)
+                },
+            )
         )
-    )  # fmt: skip
 
 
 def run(options: Options) -> int:
-    """The command; returns its exit code. Raises SandboxError for bad input."""
+    """Run a batch, and return the exit code. Raises SandboxError for invalid input."""
     tasks = load_tasks(options.tasks, options.env)
     options.check(tasks)
     identities = options.identities(tasks)
     progress = Progress(len(tasks))
-    tell_image(options, tasks, progress.screen)
+    warn_about_images(options, tasks, progress.screen)
     with ExitStack() as stack:
         stack.callback(progress.close)
         log = None if options.log is None else stack.enter_context(EventLog(options.log))
         parts = Parts(
-            open_environment=options.open_environment, make_agent=options.make_agent, make_brain=options.make_brain,
-            budget=options.budget, agent=options.agent, model=options.model or "", identities=identities, log=log,
-            approve=options.approve, workspace_bytes=options.workspace_bytes,
+            open_environment=options.open_environment,
+            make_agent=options.make_agent,
+            make_brain=options.make_brain,
+            budget=options.budget,
+            agent=options.agent,
+            model=options.model or "",
+            identities=identities,
+            log=log,
+            approve=options.approve,
+            workspace_bytes=options.workspace_bytes,
             history=options.history,
-        )  # fmt: skip
+        )
         batch = Batch(
-            tasks=tasks, out=options.out, parts=parts, workers=options.workers, retry=options.retry,
+            tasks=tasks,
+            out=options.out,
+            parts=parts,
+            workers=options.workers,
+            retry=options.retry,
             redo_changed=options.redo_changed,
-        )  # fmt: skip
+        )
         results, complete = run_batch(batch, progress.tell)
     if options.as_json:
         print_json({"complete": complete, "results": [result.to_dict() for result in results]})
@@ -77,8 +112,8 @@ def run(options: Options) -> int:
     return exit_code(results, len(tasks), complete)
 
 
-def tell_image(options: Options, tasks: Sequence[BatchTask], screen: Screen) -> None:
-    """Where tasks name images of their own, an agent with an image of its own does not find what that one has."""
+def warn_about_images(options: Options, tasks: Sequence[BatchTask], screen: Screen) -> None:
+    """Say so if tasks run in other images than the agent's own, and so without the programs that it brings."""
     own = None if options.spec is None or options.local else options.spec.image
     other = [task for task in tasks if own is not None and options.image_of(task) != own]
     if other:
@@ -87,7 +122,7 @@ def tell_image(options: Options, tasks: Sequence[BatchTask], screen: Screen) -> 
 
 
 class Progress:
-    """A line for each result as it comes, and on a terminal a bar below."""
+    """Print a line for each result, and on a terminal a progress bar below."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = total, 0
@@ -104,7 +139,7 @@ class Progress:
             self._bar.start()
 
     def tell(self, result: Result, earlier: bool) -> None:
-        """A result has come."""
+        """Print a result; ``earlier`` is true for that of an earlier batch."""
         self.done += 1
         style = {State.value: "green", State.not_verified: ""}.get(result.state, "red")
         self.screen.line(
@@ -114,13 +149,13 @@ class Progress:
             self._bar.advance(0)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
 
 def outcome(result: Result) -> str:
-    """What came of a task, in one line."""
+    """Return the outcome of a task as one line."""
     rewards = " ".join(f"{name}={value:g}" for name, value in sorted(result.rewards.items()))
     parts = [result.state.value, rewards, result.status, result.error, f"{result.seconds:.1f} s"]
     return ", ".join(part for part in parts if part)
@@ -130,7 +165,7 @@ _COLUMNS = ("TASK", "STATE", "REWARD", "RUN", "STEPS", "SECONDS", "COST", "WHY")
 
 
 def rows_of(results: Sequence[Result], total: int) -> list[tuple[str, ...]]:
-    """A row for each result, and their sums last. WHY is what went wrong."""
+    """Return a row for each result, and their totals as the last row. WHY is what went wrong."""
     rows: list[tuple[str, ...]] = []
     for each in results:
         reward = " ".join(
@@ -149,7 +184,7 @@ def rows_of(results: Sequence[Result], total: int) -> list[tuple[str, ...]]:
 
 
 def exit_code(results: Sequence[Result], total: int, complete: bool) -> int:
-    """0: every task has an outcome; 1: one has none; 130: it was interrupted."""
+    """Return 0 if every task has an outcome, 1 if one has none, and 130 if the batch was interrupted."""
     if not complete:
         return 130
     known = [each for each in results if each.state in (State.value, State.not_verified)]

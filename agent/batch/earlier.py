@@ -1,4 +1,6 @@
-"""Results that are there already: what is done is skipped, and results of something else are never mixed in."""
+"""Results of earlier batches in the same folder: finished tasks are skipped, and results of other settings are an
+error.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,20 @@ MOST_NAMED = 5
 def earlier_results(
     out: Path, tasks: Sequence[BatchTask], identities: Mapping[str, Mapping[str, str]], *, redo_changed: bool = False
 ) -> dict[str, Result]:
-    """The results in ``out`` of these tasks that need not be tried again, by id. With ``redo_changed`` those of tasks that have
-    changed are left out.
+    """Return by id the results in ``out`` of tasks that need not run again. ``redo_changed`` leaves out tasks that
+    have changed.
 
-    Raises SandboxError ``invalid_configuration`` where a result is of another agent, model or the like, or of another content of
-    its task: together they would be results of nothing.
+    Raises SandboxError ``invalid_configuration`` for a result of another agent, model or the like, or of another
+    content of its task: such results do not belong together.
     """
     found = {task.id: result for task in tasks if (result := read_result(out / task.id)) is not None and result.done}
-    others = {ident: told for ident, result in found.items() if (told := differences(result.identity, identities[ident]))}
+    others = {
+        ident: difference for ident, result in found.items() if (difference := differences(result.identity, identities[ident]))
+    }
     if others:
         first = next(iter(others))
         raise wrong(
-            f"{len(others)} of {len(found)} results in {out} are of something else, {first} for one: {'; '.join(others[first])}.",
+            f"{len(others)} of {len(found)} results in {out} belong to something else, as {first}: {'; '.join(others[first])}.",
             "Name another folder with -o, or give the options that these results were made with.",
         )
     changed = [ident for ident, result in found.items() if result.identity.get(TASK) != identities[ident].get(TASK)]
@@ -39,7 +43,7 @@ def earlier_results(
 
 
 def read_result(folder: Path) -> Result | None:
-    """The result in a task's folder; None where there is none that can be read."""
+    """Return the result in a task's folder; None if there is no readable one."""
     try:
         data = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         identity = {str(name): str(value) for name, value in dict(data.get("identity", {})).items()}
@@ -52,5 +56,5 @@ def _changed(out: Path, changed: Sequence[str]) -> SandboxError:
     more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
     return wrong(
         f"The tasks {', '.join(changed[:MOST_NAMED])}{more} have changed since their results in {out} were made.",
-        "Do these again with --redo-changed, which replaces their results, or name another folder with -o.",
+        "Repeat them with --redo-changed, which replaces their results, or name another folder with -o.",
     )

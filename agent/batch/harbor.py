@@ -1,4 +1,4 @@
-"""Tasks in Harbor's form: a folder with instruction.md, task.toml, tests/test.sh, and maybe solution/solve.sh."""
+"""Tasks in Harbor's format: a folder with instruction.md, task.toml, tests/test.sh, and sometimes solution/solve.sh."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNKNOWN_PARTS = {
     "steps": "has several steps",
     "environment.gpus": "asks for GPUs",
     "environment.tpu": "asks for a TPU",
-    "environment.mcp_servers": "brings MCP servers",
+    "environment.mcp_servers": "needs MCP servers",
     "environment.healthcheck": "has a healthcheck",
     "verifier.environment": "has an environment of its own for the verifier",
     "verifier.collect": "collects from further services",
@@ -27,14 +27,15 @@ MOST_TEXT_BYTES = 4 << 20
 
 
 def is_harbor_task(folder: Path) -> bool:
-    """Whether the folder is one."""
+    """Return whether ``folder`` is such a task."""
     return (folder / "task.toml").is_file()
 
 
 def harbor_task(folder: Path, ident: Any = None, env: Mapping[str, str] | None = None) -> BatchTask:
-    """The task; its id is the folder's name, unless another is given. ``env`` are the variables of the host that it may be given.
+    """Read a task; its id is the folder's name unless another is given. ``env`` has the host's variables that it may
+    ask for.
 
-    Raises SandboxError ``invalid_configuration``, also for a task that needs another variable.
+    Raises SandboxError ``invalid_configuration``, also for a task that asks for another variable.
     """
     handed = {} if env is None else env
     config, instruction, declared = _read(folder)
@@ -62,10 +63,10 @@ def harbor_task(folder: Path, ident: Any = None, env: Mapping[str, str] | None =
 
 
 def _checked(config: Mapping[str, Any], folder: Path) -> str:
-    """The image of the task. Raises SandboxError for a task that cannot be run as what it is."""
+    """Return the task's image. Raises SandboxError for a task that needs something that batches do not provide."""
     for part, what in _UNKNOWN_PARTS.items():
         if _at(config, part):
-            raise wrong(f"The task {folder} {what} ({part}), which gamebox batch does not do.", "Run it with Harbor.")
+            raise wrong(f"The task {folder} {what} ({part}), which gamebox batch does not support.", "Run it with Harbor.")
     environment = _at(config, "environment") or {}
     image = environment.get("docker_image")
     if not isinstance(image, str) or not image:
@@ -116,8 +117,10 @@ def _seconds(section: Mapping[str, Any], name: str, folder: Path) -> float | Non
 
 
 def _variables(section: Mapping[str, Any], folder: Path, handed: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a section; ${NAME} and ${NAME:-otherwise} are taken from those that the user has named, and from no others:
-    a task is somebody else's file, and this process has keys in its variables.
+    """Return the variables of a section, with ${NAME} and ${NAME:-default} replaced.
+
+    Only variables that the user has named are used: the author of a task is a stranger, and this process has keys in
+    its environment.
     """
 
     def of(match: re.Match[str]) -> str:
@@ -125,11 +128,11 @@ def _variables(section: Mapping[str, Any], folder: Path, handed: Mapping[str, st
         if value is None:
             raise wrong(
                 f"The task {folder} asks for the variable {match[1]} of this host.",
-                f"If it may have it, hand it on with --env {match[1]}, or give it a value with --env {match[1]}=VALUE.",
+                f"To allow that, pass it with --env {match[1]}, or set it with --env {match[1]}=VALUE.",
             )
         return value
 
-    given = section.get("env") or {}
-    if not isinstance(given, Mapping):
-        raise wrong(f"The task {folder}: env is {given!r:.40}.", "Give a table of texts.")
-    return {str(name): _VARIABLE.sub(of, str(value)) for name, value in given.items()}
+    section_env = section.get("env") or {}
+    if not isinstance(section_env, Mapping):
+        raise wrong(f"The task {folder}: env is {section_env!r:.40}.", "Give a table of texts.")
+    return {str(name): _VARIABLE.sub(of, str(value)) for name, value in section_env.items()}

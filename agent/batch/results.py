@@ -1,4 +1,4 @@
-"""What came of a task, and the folder it is kept in."""
+"""The result of a task, and the folder that holds it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from agent.run import AgentRun
+from agent.core.run import AgentRun
 
 
 class State(StrEnum):
-    """How much is known of a task's outcome. A missing reward is not a zero."""
+    """How much is known about a task's outcome. A missing reward is not a zero."""
 
     value = "value"  # there are rewards
     not_verified = "not_verified"  # the task has nothing that could give one
@@ -25,10 +25,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of a task. ``status`` is that of the agent's run, "" where none was begun; ``error`` says what went wrong.
+    """The result of a task. ``status`` is that of the agent's run, "" if none began; ``error`` says what went wrong.
 
-    ``identity`` tells what it is a result of (see ``setup``); ``run`` is the id of the agent's run in the event log. ``touched``
-    are files that the agent changed though the verdict may rest on them.
+    ``identity`` says what it is a result of (see ``setup``); ``run`` is the id of the agent's run in the event log.
+    ``touched`` are files that the agent changed and that the verdict may depend on.
     """
 
     id: str
@@ -48,25 +48,31 @@ class Result:
 
     @property
     def done(self) -> bool:
-        """Whether it need not be tried again."""
+        """Return whether the task need not run again."""
         return self.state is not State.infra_error
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as JSON-ready data."""
+        """Return the result as JSON-ready data."""
         return {**asdict(self), "state": self.state.value}
 
 
 def of_run(run: AgentRun) -> dict[str, Any]:
-    """The fields of a result that an agent's run fills."""
+    """Return the fields of a result that an agent's run fills."""
     usage = run.usage
     return {
-        "status": run.status.value, "reason": run.reason, "steps": run.iterations, "calls": usage.calls,
-        "tokens": usage.total_tokens, "cost_usd": None if usage.unpriced_calls else usage.cost_usd,
-    }  # fmt: skip
+        "status": run.status.value,
+        "reason": run.reason,
+        "steps": run.iterations,
+        "calls": usage.calls,
+        "tokens": usage.total_tokens,
+        "cost_usd": None if usage.unpriced_calls else usage.cost_usd,
+    }
 
 
 class TaskFolder:
-    """The folder of a task's results. It is filled beside its place and put there whole, so that there is all of it or nothing."""
+    """The folder of a task's results. It is filled beside its final place and moved there whole, so it is never
+    incomplete.
+    """
 
     def __init__(self, out: Path, ident: str) -> None:
         self.place = out / ident
@@ -75,11 +81,11 @@ class TaskFolder:
         self.path.mkdir(parents=True)
 
     def write(self, name: str, text: str) -> None:
-        """Write one of its files."""
+        """Write a file of the folder."""
         (self.path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
 
     def finish(self, result: Result) -> None:
-        """Add the result, and put the folder into its place; an earlier one goes."""
+        """Add the result, and move the folder into place, where it replaces an earlier one."""
         self.write("result.json", json.dumps(result.to_dict(), indent=1) + "\n")
         old = self.place.with_name(f".{self.place.name}.old")
         shutil.rmtree(old, ignore_errors=True)
@@ -89,5 +95,5 @@ class TaskFolder:
         shutil.rmtree(old, ignore_errors=True)
 
     def drop(self) -> None:
-        """Leave nothing behind."""
+        """Remove what was written."""
         shutil.rmtree(self.path, ignore_errors=True)

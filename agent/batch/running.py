@@ -1,4 +1,4 @@
-"""Running a batch: some tasks at a time, each in a thread; what is done is skipped, and Ctrl-C leaves only whole results."""
+"""Run the tasks of a batch in threads. Finished ones are skipped, and Ctrl-C leaves only complete results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABORT_SECONDS = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What is to be done. ``retry`` also does again what a verifier failed on, ``redo_changed`` tasks whose content has changed."""
+    """What to run. ``retry`` runs tasks again whose verifier failed, ``redo_changed`` those whose content has changed."""
 
     tasks: Sequence[BatchTask]
     out: Path
@@ -46,9 +46,10 @@ class _Worker:
 
 
 def run_batch(batch: Batch, tell: Callable[[Result, bool], None]) -> tuple[list[Result], bool]:
-    """The results in the order of the tasks, and whether all was gone through; ``tell`` hears of each as it comes, and whether it
-    is an earlier batch's. Raises SandboxError where another batch is at work in the folder, and where the results in it are of
-    something else.
+    """Return the results in the order of the tasks, and whether all tasks have been handled.
+
+    ``tell`` is called with each result as it comes, and with whether it is from an earlier batch. Raises SandboxError
+    if another batch works in the folder, or if the results in it belong to other settings.
     """
     results: dict[str, Result] = {}
     waiting: list[BatchTask] = []
@@ -115,7 +116,7 @@ def _ended(active: Sequence[_Worker]) -> Iterator[_Worker]:
 
 
 def _settled(worker: _Worker) -> Result:
-    """The result of a task that has ended, or that does not end: what holds it up is left to itself."""
+    """Return the result of a task that has ended. One that does not end is abandoned."""
     trial = worker.trial
     if worker.result and not trial.aborted.is_set():
         trial.folder.finish(worker.result[0])
@@ -128,7 +129,7 @@ def _settled(worker: _Worker) -> Result:
 
 
 def _end(active: Sequence[_Worker]) -> None:
-    """End what is under way; it leaves no results, and is done again by the next batch."""
+    """End the running tasks. They leave no results, and the next batch runs them again."""
     aborting = [threading.Thread(target=worker.trial.abort, daemon=True) for worker in active]
     for thread in aborting:
         thread.start()
@@ -141,7 +142,7 @@ def _end(active: Sequence[_Worker]) -> None:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Within it, no other batch works in the folder. Raises SandboxError."""
+    """Keep other batches out of the folder within the block. Raises SandboxError if one works in it."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock = os.open(out / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -157,7 +158,7 @@ def _alone(out: Path) -> Iterator[None]:
     except BlockingIOError:
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            f"Another batch is at work in {out}.",
+            f"Another batch is running in {out}.",
             "Wait for it, or name another folder with -o.",
         ) from None
     finally:

@@ -1,4 +1,4 @@
-"""What results are results of: an agent with all that shapes it, and a task with all its files. Told apart by digests."""
+"""What a result is a result of: an agent with all that shapes it, and a task with all its files, each as a digest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tempfile import gettempdir
 from typing import Any
 
 from agent.hub import AgentSpec
+from agent.hub.python_parts import python_files
 from agent.repo.beneath import Folder, read_file
 from agent.repo.ignoring import Rules
 from agent.repo.snapshot import check_room, state_in, states_under
@@ -20,19 +21,21 @@ from sandbox.errors import SandboxError
 from .tasks import BatchTask, wrong
 
 DIGEST_CHARS = 16
+# Where an agent is found and who sees it, and what counts in a form of its own.
+_NOT_DECLARED = ("source", "python_folder", "listed", "brain", "goals")
 MOST_SCRIPT_BYTES = 64 << 20
 # What a result's identity calls the task's own part; all else is the same for every task of a batch.
 TASK = "task"
 
 
 def digest(value: Any) -> str:
-    """A short digest of JSON-ready data."""
+    """Return a short digest of JSON-ready data."""
     text = json.dumps(jsonable(value), sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_CHARS]
 
 
 def digest_of_file(path: Path) -> str:
-    """A short digest of a file's bytes. Raises SandboxError ``invalid_configuration`` where it cannot be read."""
+    """Return a short digest of a file. Raises SandboxError ``invalid_configuration`` if it cannot be read."""
     try:
         return hashlib.sha256(read_file(path, MOST_SCRIPT_BYTES)).hexdigest()[:DIGEST_CHARS]
     except OSError as error:
@@ -40,31 +43,41 @@ def digest_of_file(path: Path) -> str:
 
 
 def digest_of_agent(spec: AgentSpec) -> str:
-    """A short digest of everything an agent is declared with; of a brain in Python, its name."""
-    declared = {f.name: getattr(spec, f.name) for f in fields(spec) if f.name not in ("source", "brain", "goals")}
+    """Return a short digest of everything that declares an agent; a brain in Python counts by its name.
+
+    Its Python files count by what is in them. Raises SandboxError ``invalid_configuration`` if one cannot be read.
+    """
+    declared = {f.name: getattr(spec, f.name) for f in fields(spec) if f.name not in _NOT_DECLARED}
+    if files := python_files(spec):
+        declared["python"] = {name: digest_of_file(path) for name, path in files.items()}
     goals = [(goal.priority, goal.name, goal.description) for goal in spec.goals]
     brain = None if spec.brain is None else getattr(spec.brain, "__qualname__", type(spec.brain).__qualname__)
     return digest({**declared, "goals": goals, "brain": brain})
 
 
 def digest_of_task(task: BatchTask, repos: dict[Path, str] | None = None) -> str:
-    """A short digest of a task's fields and the contents of its files: repository, script, verifier, solution. Where these
-    stand does not matter. ``repos`` keeps digests of repositories that several tasks share.
+    """Return a short digest of a task's fields and files: repository, script, verifier, solution. Their paths do not
+    count.
 
-    Raises SandboxError ``invalid_configuration`` where one cannot be read.
+    ``repos`` holds digests of repositories that several tasks share. Raises SandboxError ``invalid_configuration`` for
+    a file that cannot be read.
     """
-    told = {**asdict(task), "repo": None, "script": None, "solution": None}
-    told["env"] = sorted(task.env)  # without the values: they may be keys, which change
+    fields = {**asdict(task), "repo": None, "script": None, "solution": None}
+    fields["env"] = sorted(task.env)  # without the values: they may be keys, which change
     if task.verifier is not None:
-        told["verifier"] = {**asdict(task.verifier), "folder": _folder(task.verifier.folder), "env": sorted(task.verifier.env)}
-    told["script"] = None if task.script is None else digest_of_file(task.script)
-    told["solution"] = None if task.solution is None else _folder(task.solution)
+        fields["verifier"] = {
+            **asdict(task.verifier),
+            "folder": _folder(task.verifier.folder),
+            "env": sorted(task.verifier.env),
+        }
+    fields["script"] = None if task.script is None else digest_of_file(task.script)
+    fields["solution"] = None if task.solution is None else _folder(task.solution)
     if task.repo is not None:
         known = {} if repos is None else repos
         if task.repo not in known:
             known[task.repo] = _repository(task.repo)
-        told["repo"] = known[task.repo]
-    return digest(told)
+        fields["repo"] = known[task.repo]
+    return digest(fields)
 
 
 def _folder(folder: Path) -> str:
@@ -72,7 +85,9 @@ def _folder(folder: Path) -> str:
 
 
 def _repository(repo: Path) -> str:
-    """Of what would be copied into the sandbox; of a folder that cannot be copied its name: the task itself will say so."""
+    """Return a digest of what would be copied into the sandbox. A folder that cannot be copied counts by its name:
+    running the task will report it.
+    """
     try:
         rules = Rules(repo)
         check_room(repo, rules.found(), Path(gettempdir()))
@@ -84,9 +99,9 @@ def _repository(repo: Path) -> str:
 
 
 def differences(earlier: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What an earlier result is of that this batch is not, in words; the task's own content left out."""
+    """Describe how an earlier result's settings differ from this batch's. The task's own content is left out."""
     if now and not earlier:
-        return ["it does not say what it is the result of"]
+        return ["it does not record what it belongs to"]
     both = [(name, earlier.get(name, ""), now.get(name, "")) for name in sorted({*earlier, *now} - {TASK})]
     return [_difference(name, before, is_now) for name, before, is_now in both if before != is_now]
 

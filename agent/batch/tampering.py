@@ -1,5 +1,5 @@
-"""What an agent that was root left in the way of a verifier: found by the engine's word on what differs from the image, put back
-as the image has it where that takes nothing from an honest agent, and named where it might.
+"""Traps that an agent running as root may have left for a verifier. The engine lists what differs from the image; it
+is restored if that costs an honest agent nothing, and otherwise named.
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ _HOOK_OF_PYTHON = re.compile(
 )
 # What pytest takes from the folders above /tests.
 _OF_PYTEST = frozenset(
-    {"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"}
+    {
+        "conftest.py",
+        "pytest.ini",
+        ".pytest.ini",
+        "pytest.toml",
+        ".pytest.toml",
+        "tox.ini",
+        "setup.cfg",
+        "pyproject.toml",
+    }
 )
 _LIBRARIES = ("/lib/", "/lib32/", "/lib64/", "/libx32/")
 _SYSTEM = ("/usr/", *_LIBRARIES, "/opt/", "/bin/", "/sbin/", "/etc/ld.so", "/etc/alternatives/")
@@ -50,9 +59,11 @@ class Differing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``removed`` are to go, ``restored`` to be as in the image; ``programs`` were added where programs are looked for;
-    ``touched`` are of the image, and were changed, or are new libraries beside those of the system; ``roots`` are those of
-    ROOTS that differ, which says nothing where they are folders of the image.
+    """What to do about paths that differ: remove ``removed``, and restore ``restored`` as in the image.
+
+    ``programs`` were added where programs are looked for. ``touched`` are files of the image that changed, and new
+    libraries beside those of the system. ``roots`` are those of ROOTS that differ, which means nothing if they are
+    folders in the image.
     """
 
     removed: tuple[str, ...] = ()
@@ -68,8 +79,8 @@ class Found:
         return Found(*(tuple(path for path in paths if not f"{path}/".startswith(ends)) for paths in lists))
 
 
-def sorted_out(differing: Iterable[Differing]) -> Found:
-    """What of these paths bears on a verifier."""
+def classify(differing: Iterable[Differing]) -> Found:
+    """Select what matters to a verifier among paths that differ."""
     every = list(differing)
     folders = {posixpath.dirname(each.path) for each in every}
     removed: list[str] = []
@@ -90,12 +101,15 @@ def sorted_out(differing: Iterable[Differing]) -> Found:
     return Found(*(tuple(sorted(paths)) for paths in (removed, restored, programs, touched, roots)))
 
 
-def cleared(sandbox: Environment, fresh: Fresh) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Put ``sandbox`` right before a verifier runs in it, by one like it that was never used (``fresh``): what was put right, and
-    what the verdict may rest on all the same. Nothing may run in it any more. Raises SandboxError where that cannot be done.
+def remove_traps(sandbox: Environment, fresh: Fresh) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Prepare ``sandbox`` for a verifier, with the help of an unused one like it (``fresh``). Nothing may run in it
+    any more.
+
+    Returns what was restored, and the changed files that the verdict may still depend on. Raises SandboxError if it
+    cannot be done.
     """
     look = getattr(sandbox, "list_root_changes", None)
-    found = Found() if look is None else sorted_out(look())
+    found = Found() if look is None else classify(look())
     links: dict[str, str] = {}
     shadowing: tuple[str, ...] = ()
     if found.restored or found.programs or found.roots:
@@ -117,21 +131,23 @@ def _is_hook(path: str) -> bool:
 
 
 def _is_systems(each: Differing) -> bool:
-    """Whether it is of the system, itself or by where it lies; what was added is where only libraries of the system are."""
+    """Return whether a path belongs to the system, by itself or by its folder. For added files, only libraries of the
+    system count.
+    """
     if each.kind == "added":
         return f"{each.path}/".startswith(_LIBRARIES)
     return each.path == "/etc" or f"{each.path}/".startswith(_SYSTEM)
 
 
 def _links(untouched: Environment) -> dict[str, str]:
-    """Those of ROOTS that are links in the image, and where they lead."""
+    """Return those of ROOTS that are links in the image, with their targets."""
     entries = untouched.list("/", depth=1, hidden=True, max_entries=MOST_PROGRAMS).unwrap().entries
     found = {f"/{entry.path.strip('/')}": entry.target for entry in entries if entry.type == "symlink"}
     return {path: target for path, target in found.items() if path in ROOTS and target is not None}
 
 
 def _relink(sandbox: Environment, links: Mapping[str, str]) -> None:
-    """Have these links be in ``sandbox``, in the place of whatever is there."""
+    """Create these links in ``sandbox`` in place of what is there."""
     with tempfile.TemporaryDirectory(prefix="gamebox-restore-") as folder:
         for path, target in links.items():
             Path(folder, path.lstrip("/")).symlink_to(target)
@@ -141,7 +157,7 @@ def _relink(sandbox: Environment, links: Mapping[str, str]) -> None:
 
 
 def _restore(sandbox: Environment, untouched: Environment, paths: Sequence[str]) -> None:
-    """Have ``paths`` be in ``sandbox`` what they are in ``untouched``; links as files with what they lead to."""
+    """Make ``paths`` in ``sandbox`` what they are in ``untouched``; a link becomes the file that it leads to."""
     if not paths:
         return
     with tempfile.TemporaryDirectory(prefix="gamebox-restore-") as folder:
@@ -156,7 +172,7 @@ def _restore(sandbox: Environment, untouched: Environment, paths: Sequence[str])
 
 
 def _programs(untouched: Environment) -> frozenset[str]:
-    """The names of the image's programs."""
+    """Return the names of the image's programs."""
     found: set[str] = set()
     for folder in PATH:
         answer = untouched.list(folder, depth=1, hidden=True, max_entries=MOST_PROGRAMS)

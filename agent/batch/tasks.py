@@ -1,4 +1,4 @@
-"""Tasks of a batch: lines of a JSON file, or folders in Harbor's form."""
+"""The tasks of a batch: lines of a JSON file, or folders in Harbor's format."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _HINT = 'A line is {"id": "...", "task": "...", "repo": "FOLDER", "checks": ["CO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifier:
-    """A folder of files that the agent never sees, put at /tests once it has ended, with ``test.sh`` that writes the reward.
+    """A folder that the agent never sees. It is copied to /tests when the agent has ended, and its ``test.sh`` writes
+    the reward.
 
-    ``fresh`` has it run in a sandbox that the agent never touched, which gets the files of the agent's folder; else in the
-    agent's own, in which nothing of the agent runs any more.
+    ``fresh`` runs it in a sandbox that the agent never touched, with a copy of the agent's folder. Otherwise it runs
+    in the agent's sandbox, where nothing of the agent runs any more.
     """
 
     folder: Path
@@ -32,12 +33,13 @@ class Verifier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTask:
-    """One task. ``image``, ``seconds`` (of the agent's run, at most), ``memory`` and ``cpus`` are those of the batch where they are
-    None. ``folder`` is where the agent works in the sandbox, the workspace by default. ``allow`` are rules for a network that tasks
-    may ask for. ``checks`` are commands that must exit with 0 once the agent has ended: in its sandbox, or, where ``fresh``, in one
-    that it never touched and that gets the files of its folder alone. ``history`` has the commits
-    of ``repo`` copied, too. ``declared`` is the
-    text of its file, which may say more of it than these fields.
+    """One task.
+
+    ``image``, ``seconds`` (at most, of the agent's run), ``memory`` and ``cpus`` are those of the batch if they are
+    None. ``folder`` is where the agent works in the sandbox, the workspace by default. ``allow`` are network rules
+    that a task may ask for. ``checks`` are commands that must exit with 0 when the agent has ended: in its sandbox, or
+    with ``fresh`` in one that it never touched, with a copy of its folder. ``history`` copies the commits of ``repo``,
+    too. ``declared`` is the text of the task's file, which may say more than these fields.
     """
 
     id: str
@@ -63,8 +65,8 @@ class BatchTask:
 
 
 def load_tasks(path: Path, env: Mapping[str, str] | None = None) -> list[BatchTask]:
-    """The tasks of a .jsonl file, of a folder of Harbor tasks, or the one of such a task's folder. ``env`` are the variables that
-    tasks may ask for.
+    """Read the tasks of a .jsonl file, of a folder of Harbor tasks, or of one such task. ``env`` are variables that
+    they may ask for.
 
     Raises SandboxError ``invalid_configuration`` that names the line or the file.
     """
@@ -76,7 +78,7 @@ def load_tasks(path: Path, env: Mapping[str, str] | None = None) -> list[BatchTa
         )
         if not folders:
             raise wrong(
-                f"{path} holds no task: no folder with a task.toml.",
+                f"{path} contains no task: no folder with a task.toml.",
                 "Name a file of tasks, or a folder of tasks in Harbor's format.",
             )
         tasks = [harbor_task(folder, env=env) for folder in folders]
@@ -88,7 +90,7 @@ def load_tasks(path: Path, env: Mapping[str, str] | None = None) -> list[BatchTa
             raise wrong(f"Two tasks have the id {task.id!r}.", "Results are stored by id: give each task its own.")
         seen.add(task.id)
     if not tasks:
-        raise wrong(f"{path} holds no task.", _HINT)
+        raise wrong(f"{path} contains no task.", _HINT)
     return tasks
 
 
@@ -108,7 +110,7 @@ def _of_lines(path: Path, env: Mapping[str, str] | None) -> Iterator[BatchTask]:
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise wrong(f"{where} is no JSON: {error}.", _HINT) from error
+            raise wrong(f"{where} is not JSON: {error}.", _HINT) from error
         if isinstance(data, dict) and isinstance(data.get("harbor"), str) and set(data) <= {"harbor", "id"}:
             yield harbor_task(path.parent / data["harbor"], data.get("id"), env)
         else:
@@ -116,10 +118,20 @@ def _of_lines(path: Path, env: Mapping[str, str] | None) -> Iterator[BatchTask]:
 
 
 _KINDS: dict[str, Any] = {
-    "id": str, "task": str, "repo": str, "image": str, "profile": str, "seconds": (int, float), "script": str, "memory": str,
-    "cpus": (int, float), "inputs": dict, "checks": list,
-    "fresh": bool, "history": bool,
-}  # fmt: skip
+    "id": str,
+    "task": str,
+    "repo": str,
+    "image": str,
+    "profile": str,
+    "seconds": (int, float),
+    "script": str,
+    "memory": str,
+    "cpus": (int, float),
+    "inputs": dict,
+    "checks": list,
+    "fresh": bool,
+    "history": bool,
+}
 
 
 def _task(data: Any, base: Path, where: str) -> BatchTask:
@@ -129,7 +141,8 @@ def _task(data: Any, base: Path, where: str) -> BatchTask:
         if name not in _KINDS:
             near = difflib.get_close_matches(name, _KINDS, n=1)
             raise wrong(
-                f"{where} has a field {name!r}, which tasks do not have.", f"Did you mean {near[0]!r}?" if near else _HINT
+                f"{where} has a field {name!r}, which tasks do not have.",
+                f"Did you mean {near[0]!r}?" if near else _HINT,
             )
         if not isinstance(value, _KINDS[name]) or isinstance(value, bool) != (_KINDS[name] is bool):
             raise wrong(f"{where}: {name} is {value!r:.80}.", _HINT)
@@ -138,7 +151,7 @@ def _task(data: Any, base: Path, where: str) -> BatchTask:
     checked_id(data.get("id", ""), where)
     checks = data.get("checks", [])
     if not all(isinstance(check, str) for check in checks):
-        raise wrong(f"{where}: checks are {checks!r:.80}.", "Give commands as texts.")
+        raise wrong(f"{where}: checks are {checks!r:.80}.", "Give commands as strings.")
     if data.get("seconds", 1) <= 0 or data.get("cpus", 1) <= 0:
         raise wrong(f"{where}: seconds and cpus must be positive.", _HINT)
     paths = {name: base / data[name] for name in ("repo", "script") if name in data}
@@ -148,12 +161,12 @@ def _task(data: Any, base: Path, where: str) -> BatchTask:
 
 
 def checked_id(ident: Any, where: str) -> str:
-    """The id, which names a folder. Raises SandboxError ``invalid_configuration``."""
+    """Return the id, which will name a folder. Raises SandboxError ``invalid_configuration``."""
     if not is_task_id(ident):
         raise wrong(f"{where} has the id {ident!r:.120}.", f"An id consists of {RULES['task']}.")
     return ident
 
 
 def wrong(message: str, hint: str) -> SandboxError:
-    """Something is wrong with a task."""
+    """Return the error for an invalid task."""
     return SandboxError(ErrorCode.invalid_configuration, message, hint)

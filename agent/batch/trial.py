@@ -1,4 +1,4 @@
-"""One task: a sandbox, the agent in it, and the verdict on what it left."""
+"""A trial of one task: a sandbox, the agent in it, and the verdict on what it left."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent import lineage
-from agent.budget import Budget
-from agent.kits import problems_in
-from agent.loop import Agent
+from agent.core.agent import Agent
+from agent.core.budget import Budget
+from agent.core.kits import problems_in
+from agent.core.run import AgentRun
+from agent.core.status import RunStatus
 from agent.model.brain import Brain
+from agent.record import lineage
+from agent.record.resume import begin
+from agent.record.store import EventLog
 from agent.repo.changes import changes, diff_text
 from agent.repo.inside import GIT, repository_in
+from agent.repo.scratch import scratch_folder
 from agent.repo.snapshot import Snapshot, take
-from agent.resuming import begin
-from agent.run import AgentRun
-from agent.scratch import scratch_folder
-from agent.status import RunStatus
-from agent.store import EventLog
-from agent.terminal_approvals import laid_over
-from agent.trajectory import of_run as recorded_of
+from agent.views.terminal_approvals import require_approvals
+from agent.views.trajectory.run_file import of_run as record_of_run
+from agent.views.trajectory.run_file import to_dict
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
 from sandbox.errors import SandboxError
@@ -47,9 +48,12 @@ GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What trials are made of. ``open_environment`` makes the sandbox of a task around a folder; ``make_agent`` its agent, with a
-    brain of its own, in that sandbox. All may raise SandboxError. ``identities`` are what results are of, by the ids of tasks. Runs
-    are recorded in ``log``, unless it is None. ``approve`` is never or risky: what is risky is refused, for nobody is asked.
+    """What trials are made of.
+
+    ``open_environment`` creates a task's sandbox with a folder in it; ``make_agent`` creates its agent, with its own
+    brain, in that sandbox. All of them may raise SandboxError. ``identities`` say what results are results of, by task
+    id. Runs are recorded in ``log`` unless it is None. ``approve`` is never or risky: nobody can be asked, so risky
+    actions are refused.
     """
 
     open_environment: Callable[[BatchTask, Path], Environment]
@@ -66,7 +70,7 @@ class Parts:
 
 
 class Trial:
-    """A task under way. ``abort`` may be called from any thread, and ends it soon; then there is no result."""
+    """A running task. ``abort`` may be called from any thread; it ends the task soon, without a result."""
 
     def __init__(self, task: BatchTask, parts: Parts, folder: TaskFolder) -> None:
         self.task, self.parts, self.folder = task, parts, folder
@@ -79,16 +83,16 @@ class Trial:
 
     @property
     def seconds(self) -> float:
-        """Seconds since it began."""
+        """Return the seconds since it began."""
         return time.monotonic() - self._started
 
     def abort(self) -> None:
-        """End it: its agent, and its sandboxes."""
+        """End the task: its agent and its sandboxes."""
         self.aborted.set()
         self._stop()
 
     def run(self) -> Result:
-        """Do the task, fill the folder, and answer the result. Raises nothing but what is no Exception."""
+        """Run the task, fill its folder, and return the result. Raises nothing but what is not an Exception."""
         fields: dict[str, Any] = {}
         try:
             verdict = self._attempt(fields)
@@ -103,11 +107,18 @@ class Trial:
         return self.result(verdict, fields)
 
     def result(self, verdict: Verdict, fields: Mapping[str, Any] = {}) -> Result:
-        """The result that a verdict makes, with what the agent's run adds."""
+        """Return the result that a verdict makes, with what the agent's run adds."""
         return Result(
-            id=self.task.id, state=verdict.state, rewards=verdict.rewards, error=verdict.error, seconds=round(self.seconds, 3),
-            run=self._recorded, touched=verdict.touched, identity=self.parts.identities.get(self.task.id, {}), **fields,
-        )  # fmt: skip
+            id=self.task.id,
+            state=verdict.state,
+            rewards=verdict.rewards,
+            error=verdict.error,
+            seconds=round(self.seconds, 3),
+            run=self._recorded,
+            touched=verdict.touched,
+            identity=self.parts.identities.get(self.task.id, {}),
+            **fields,
+        )
 
     def _attempt(self, fields: dict[str, Any]) -> Verdict:
         with scratch_folder() as scratch:
@@ -116,10 +127,10 @@ class Trial:
                 self._lay_repository(sandbox, snapshot)
                 run = self._run(sandbox)
                 fields.update(of_run(run))
-                trajectory = recorded_of(
+                trajectory = record_of_run(
                     run, task=self.task.task, agent=self.parts.agent, model=self.parts.model, ident=self.task.id
                 )
-                self.folder.write("trajectory.json", json.dumps(trajectory.to_dict(), indent=1) + "\n")
+                self.folder.write("trajectory.json", json.dumps(to_dict(trajectory), indent=1) + "\n")
                 if run.status in _INFRA or self.aborted.is_set():
                     return Verdict(State.infra_error, error=run.reason)
                 if snapshot is not None:
@@ -145,7 +156,7 @@ class Trial:
 
     @contextmanager
     def _sandbox(self, snapshot: Snapshot | None, scratch: Path, name: str) -> Iterator[Environment]:
-        """A sandbox as the task wants it, started; closed after the block."""
+        """Start a sandbox as the task wants it, and close it after the block."""
         folder = scratch / f"{name}-empty"
         folder.mkdir()
         environment = self.parts.open_environment(self.task, folder if snapshot is None else snapshot.copy)
@@ -194,16 +205,17 @@ class Trial:
 
     @contextmanager
     def _recording(self, agent: Agent) -> Iterator[None]:
-        """Within it, a run of ``agent`` is recorded, if runs are; what needs an approval is refused."""
+        """Record the agent's run within the block, if runs are recorded, and refuse what would need an approval."""
         log, options = self.parts.log, {"batch_task": self.task.id}
         if log is None:
-            laid_over(agent, self.parts.approve, None)
-            yield
+            require_approvals(agent, self.parts.approve, None)
+            with lineage.within(self.parts.agent):
+                yield
             return
         with log.begin() as writer, lineage.within(self.parts.agent, writer.run):
             self._recorded = writer.run
             begin(agent, writer, self.task.task, name=self.parts.agent, options=options)
-            laid_over(agent, self.parts.approve, None)
+            require_approvals(agent, self.parts.approve, None)
             yield
             writer.forget()  # the run cannot be resumed: the task is done again
 
@@ -229,7 +241,7 @@ class Trial:
 
 @contextmanager
 def _after(seconds: float | None, call: Callable[[], None], more: float = 0.0) -> Iterator[None]:
-    """Within the block, ``call`` is made once ``seconds`` and ``more`` are over."""
+    """Call ``call`` once ``seconds`` and ``more`` are over, unless the block has ended by then."""
     timer = None if seconds is None else threading.Timer(seconds + more, call)
     if timer is not None:
         timer.daemon = True

@@ -1,4 +1,6 @@
-"""Verifying: the tests of a task come into a sandbox when the agent has ended, and what they write is the reward."""
+"""Verify a task: when the agent has ended, the task's tests are copied into a sandbox, and what they write is the
+reward.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.proof import prove
-from agent.scratch import temporary_folder
+from agent.job.proof import prove
+from agent.repo.scratch import temporary_folder
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode, SandboxError
 
 from .results import State
-from .tampering import PATH, Fresh, cleared
+from .tampering import PATH, Fresh, remove_traps
 from .tasks import BatchTask, Verifier
 
 log = logging.getLogger(__name__)
@@ -35,13 +37,27 @@ _CLEAN = (
 # What the engine or the host fails with, and no command can bring about.
 _NOT_THE_AGENTS = frozenset(
     {
-        ErrorCode.cancelled, ErrorCode.sandbox_unavailable, ErrorCode.sandbox_closed, ErrorCode.sandbox_paused,
-        ErrorCode.sandbox_owned, ErrorCode.sandbox_not_found, ErrorCode.engine_unavailable, ErrorCode.engine_permission_denied,
-        ErrorCode.engine_timeout, ErrorCode.engine_error, ErrorCode.image_not_found, ErrorCode.start_failed,
-        ErrorCode.host_disk_full, ErrorCode.host_descriptor_limit, ErrorCode.setup_failed, ErrorCode.invalid_limits,
-        ErrorCode.invalid_configuration, ErrorCode.limit_not_enforced, ErrorCode.workspace_invalid,
+        ErrorCode.cancelled,
+        ErrorCode.sandbox_unavailable,
+        ErrorCode.sandbox_closed,
+        ErrorCode.sandbox_paused,
+        ErrorCode.sandbox_owned,
+        ErrorCode.sandbox_not_found,
+        ErrorCode.engine_unavailable,
+        ErrorCode.engine_permission_denied,
+        ErrorCode.engine_timeout,
+        ErrorCode.engine_error,
+        ErrorCode.image_not_found,
+        ErrorCode.start_failed,
+        ErrorCode.host_disk_full,
+        ErrorCode.host_descriptor_limit,
+        ErrorCode.setup_failed,
+        ErrorCode.invalid_limits,
+        ErrorCode.invalid_configuration,
+        ErrorCode.limit_not_enforced,
+        ErrorCode.workspace_invalid,
     }
-)  # fmt: skip
+)
 _PATH = ":".join(PATH)
 # How often commands are ended until none is left, one that was starting another among them.
 _ROUNDS = 3
@@ -49,8 +65,10 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier found: rewards with the state ``value``, else why there are none. ``output`` is what it printed; ``touched``
-    are files of the image that the agent changed and that the verdict may rest on.
+    """The finding of a verifier: ``rewards`` if ``state`` is ``value``, otherwise the reason in ``error``.
+
+    ``output`` is what it printed; ``touched`` are files of the image that the agent changed and that the verdict may
+    depend on.
     """
 
     state: State
@@ -61,10 +79,11 @@ class Verdict:
 
 
 def verdict_of(task: BatchTask, sandbox: Environment, fresh: Fresh) -> Verdict:
-    """What the task's checks or its verifier say of what is in ``sandbox``. ``fresh`` makes another one like it was.
+    """Return what the task's checks or its verifier say about ``sandbox``. ``fresh`` creates another sandbox as it was
+    at first.
 
-    Nothing of the agent runs any more by then, and what it may have put in the verifier's way is put right or named. Where its
-    sandbox is of no use for a verdict any more the reward is 0: a task that is tried again is another chance.
+    Before that, everything of the agent is ended, and traps for the verifier are removed or named. If the agent left a
+    sandbox that allows no verdict, the reward is 0, because running the task again would be a second chance.
     """
     if task.verifier is None and not task.checks:
         return Verdict(State.not_verified)
@@ -80,12 +99,14 @@ def verdict_of(task: BatchTask, sandbox: Environment, fresh: Fresh) -> Verdict:
 
 
 class _UnusableError(Exception):
-    """No verdict can be found in what the agent made of its sandbox; its words say why."""
+    """The agent left its sandbox in a state that allows no verdict; the text says why."""
 
 
 @contextmanager
 def _of_the_agent() -> Iterator[None]:
-    """What fails in the block, which works in the agent's sandbox, raises _UnusableError, unless the engine or the host failed."""
+    """Turn failures in the block, which works in the agent's sandbox, into _UnusableError, except those of the engine
+    and the host.
+    """
     try:
         yield
     except SandboxError as error:
@@ -96,13 +117,13 @@ def _of_the_agent() -> Iterator[None]:
 
 @contextmanager
 def _place(task: BatchTask, sandbox: Environment, fresh: Fresh) -> Iterator[tuple[Environment, tuple[str, ...]]]:
-    """Where the verdict is found: in the agent's sandbox, put right, or in an untouched one with the files of the task's folder."""
+    """Yield the sandbox to verify in: the agent's with its traps removed, or an untouched one with a copy of the task's folder."""
     with _of_the_agent():
         end_commands(sandbox)
     if not (task.fresh if task.verifier is None else task.verifier.fresh):
         with _of_the_agent():
-            put_right, touched = cleared(sandbox, fresh)
-        log.info("put right before the verdict on %s: %s", task.id, put_right)
+            put_right, touched = remove_traps(sandbox, fresh)
+        log.info("restored before the verdict on %s: %s", task.id, put_right)
         yield sandbox, touched
         return
     with temporary_folder("gamebox-verify-") as between, fresh() as untouched:
@@ -114,15 +135,18 @@ def _place(task: BatchTask, sandbox: Environment, fresh: Fresh) -> Iterator[tupl
         emptied = untouched.run(f"mkdir -p {there} && find {there} -mindepth 1 -delete", session=None).unwrap()
         if emptied.exit_code:
             raise SandboxError(
-                ErrorCode.io_error, f"{folder} could not be emptied: {emptied.output[:500]}", "Look at the image of the task."
+                ErrorCode.io_error,
+                f"{folder} could not be emptied: {emptied.output[:500]}",
+                "Look at the image of the task.",
             )
         untouched.upload(copied, folder).unwrap()
         yield untouched, ()
 
 
 def end_commands(sandbox: Environment) -> None:
-    """End every command, in the background too, with all it left running, and every session. Raises SandboxError where the sandbox
-    is gone, and where something goes on all the same.
+    """End every command and session, with all that they left running.
+
+    Raises SandboxError if the sandbox is gone, or if something survives.
     """
     for _ in range(_ROUNDS):
         commands = sandbox.processes().unwrap().commands
@@ -136,7 +160,9 @@ def end_commands(sandbox: Environment) -> None:
     left = [c.id for c in sandbox.processes().unwrap().commands if c.running or c.process_count]
     if left:
         raise SandboxError(
-            ErrorCode.io_error, f"The commands {', '.join(left[:5])} of the agent could not be ended.", "Run the task again."
+            ErrorCode.io_error,
+            f"The commands {', '.join(left[:5])} of the agent could not be ended.",
+            "Run the task again.",
         )
 
 
@@ -153,9 +179,13 @@ def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment) -> Verd
         raise SandboxError(ErrorCode.io_error, words, "Look at what is in their place.")
     sandbox.upload(verifier.folder, TESTS).unwrap()
     answer = answered(
-        sandbox.run, f"bash {TESTS}/test.sh", session=None, cwd=task.folder, env={"PATH": _PATH, **task.env, **verifier.env},
+        sandbox.run,
+        f"bash {TESTS}/test.sh",
+        session=None,
+        cwd=task.folder,
+        env={"PATH": _PATH, **task.env, **verifier.env},
         timeout_seconds=verifier.seconds,
-    )  # fmt: skip
+    )
     output = answer.to_text()
     if not answer.ok and answer.code.value == "timeout":
         return Verdict(
@@ -167,13 +197,11 @@ def _verified(task: BatchTask, verifier: Verifier, sandbox: Environment) -> Verd
     try:
         return Verdict(State.value, _rewards(sandbox), output=output)
     except ValueError as error:
-        return Verdict(
-            State.verifier_failed, error=f"{error} Its exit code was {exit_code}.", output=output
-        )
+        return Verdict(State.verifier_failed, error=f"{error} Its exit code was {exit_code}.", output=output)
 
 
 def _rewards(sandbox: Environment) -> dict[str, float]:
-    """What reward.json, or else reward.txt, says. Raises ValueError for what is no reward."""
+    """Read reward.json, or else reward.txt. Raises ValueError for an invalid reward."""
     for name in ("reward.json", "reward.txt"):
         read = sandbox.read(f"{LOGS}/{name}", max_bytes=MOST_REWARD_BYTES, offset=0)
         if not read.ok and read.code.value == "path_not_found":
@@ -189,9 +217,9 @@ def _parsed(name: str, text: str) -> dict[str, float]:
     try:
         value: Any = json.loads(text) if name.endswith(".json") else float(text)
     except (ValueError, RecursionError):
-        raise ValueError(f"{name} holds no reward: {text[:80]!r}.") from None
+        raise ValueError(f"{name} contains no reward: {text[:80]!r}.") from None
     found = value if isinstance(value, dict) and value else {"reward": value}
     for each in found.values():
         if not isinstance(each, int | float) or isinstance(each, bool) or not math.isfinite(each):
-            raise ValueError(f"{name} holds {each!r:.80}, which is no reward: give finite numbers.")
+            raise ValueError(f"{name} contains {each!r:.80}, which is not a reward: rewards are finite numbers.")
     return {str(key)[:100]: float(each) for key, each in found.items()}

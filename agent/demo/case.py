@@ -114,7 +114,7 @@ def fetch_source(target: Path, report: Callable[[str], None], case: Case = CASE)
 
 
 def cached_wheel(case: Case = CASE) -> Path:
-    """Where the case's wheel is kept: below XDG_CACHE_HOME, or ~/.cache where that is not set."""
+    """Return where the case's wheel is cached: below XDG_CACHE_HOME, or ~/.cache if that is not set."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "gamebox" / "demo" / case.wheel
 
@@ -138,10 +138,24 @@ def _download(case: Case, wheel: Path) -> None:
 
 def _pip_download(case: Case, wanted: Path, folder: Path) -> None:
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input",
-        "--retries", "2", "--no-deps", "--only-binary", ":all:", "--require-hashes",
-        "--requirement", str(wanted), "--dest", str(folder),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--retries",
+        "2",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--require-hashes",
+        "--requirement",
+        str(wanted),
+        "--dest",
+        str(folder),
+    ]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=DOWNLOAD_SECONDS
@@ -153,7 +167,7 @@ def _pip_download(case: Case, wanted: Path, folder: Path) -> None:
 
 
 def _reason(stderr: str) -> str:
-    """The first error pip tells; in our words where pip's span many lines or name a wrong cause (no network)."""
+    """Return the first error of pip, in our words if pip's span many lines or name a wrong cause (no network)."""
     if "DO NOT MATCH THE HASHES" in stderr:
         return "the package index served other bytes than the pinned ones"
     if "Retrying (" in stderr:

@@ -6,23 +6,23 @@ import sys
 import tempfile
 from pathlib import Path
 
-from agent.budget import Budget
-from agent.commands import brain_of, opener, tell, tell_proofs
+from agent.core.budget import Budget
 from agent.hub import AgentSpec, Hub
 from agent.hub.finding import built_in
-from agent.job import Job, carry_out
+from agent.job.commands import brain_of, opener, show_ending, show_proofs
+from agent.job.job import Job, carry_out
 from agent.model.brain import Brain
 from agent.model.scripted import ScriptedModel
-from agent.show import Screen
+from agent.views.screen import Screen
 
 from .case import CASE, fetch_source
 from .script import SCRIPT
 
 
 def run_demo(model: str | None, image: str) -> int:
-    """Fetch the library, let the agent repair it, and show the diff and the tests that prove it; returns the exit code.
+    """Let the agent fix the bug, print the diff and the tests that prove it, and return the exit code.
 
-    The scripted brain does it unless ``model`` names a real one. Raises SandboxError.
+    A scripted brain does it, unless ``model`` names a real one. Raises SandboxError.
     """
     screen = Screen()
     budget = Budget()
@@ -44,7 +44,7 @@ def run_demo(model: str | None, image: str) -> int:
             proofs=(CASE.reproduce_command, CASE.test_command),
         )
         outcome = carry_out(job, screen)
-    tell(outcome, screen)
+    show_ending(outcome, screen)
     Screen(sys.stdout).diff(outcome.diff or "")
-    tell_proofs(outcome, screen)
+    show_proofs(outcome, screen)
     return outcome.exit_code

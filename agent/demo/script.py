@@ -1,7 +1,7 @@
-"""What the scripted brain of the demo does, step by step.
+"""The steps of the demo's scripted brain.
 
-Each step is a thought, a tool and its arguments, as a model would send them. The edits are exact replacements, so the
-script fails loudly against any other version of the library than ``CASE`` names.
+Each step is a thought, a tool and its arguments, as a model would send them. Edits are exact replacements, so the
+script fails loudly with any other version of the library than that of ``CASE``.
 """
 
 from __future__ import annotations

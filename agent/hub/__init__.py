@@ -1,6 +1,6 @@
-"""The hub of agents: every kind is a composition of parts around the one loop, declared as an ``AgentSpec``.
+"""The hub of agents. Each kind is a composition of parts around the one loop, declared as an ``AgentSpec``.
 
-``hub.names()`` and ``hub.load(name)`` are of the hub that the command uses, ``hub.default()``; it is read anew each time.
+``hub.names()`` and ``hub.load(name)`` use the command's hub, ``hub.default()``, which is loaded anew each time.
 """
 
 from __future__ import annotations
@@ -11,26 +11,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .building import build
     from .finding import default
-    from .hub import Hub, Problem
-    from .setting import Setting
+    from .hub import Hub, Problem, Setting
     from .spec import AgentSpec
 
 __all__ = ["AgentSpec", "Hub", "Problem", "Setting", "build", "default", "load", "names"]
 
 _HOMES = {
-    "AgentSpec": ".spec", "Hub": ".hub", "Problem": ".hub", "Setting": ".setting", "build": ".building", "default": ".finding",
-}  # fmt: skip
+    "AgentSpec": ".spec",
+    "Hub": ".hub",
+    "Problem": ".hub",
+    "Setting": ".hub",
+    "build": ".building",
+    "default": ".finding",
+}
 
 
 def names() -> list[str]:
-    """The names of all agents."""
+    """Return the names of the agents that ``gamebox hub ls`` lists."""
     from .finding import default
 
-    return default().names()
+    return [spec.name for spec in default().listed()]
 
 
 def load(name: str) -> AgentSpec:
-    """The agent of that name. Raises SandboxError ``invalid_arguments`` for an unknown one."""
+    """Return the agent of that name. Raises SandboxError ``invalid_arguments`` for an unknown one."""
     from .finding import default
 
     return default().load(name)

@@ -1,4 +1,4 @@
-"""From a spec to an agent: the parts are looked up, and put together around the one loop."""
+"""Build an agent from its spec: look up the parts, and assemble them around the one loop."""
 
 from __future__ import annotations
 
@@ -6,34 +6,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agent.actions import Action
-from agent.budget import Budget
-from agent.hooks import Hooks
-from agent.kits import EquippedEnvironment, Kit
-from agent.loop import Agent
+from agent.core.actions import Action
+from agent.core.agent import Agent
+from agent.core.budget import Budget
+from agent.core.kits import EquippedEnvironment, Kit
+from agent.core.loop.hooks import Hooks
+from agent.core.registry import ActionRegistry
+from agent.layers.budget_line import BudgetLine
+from agent.layers.stuck import StuckDetector, Thresholds
 from agent.model.brain import Brain
-from agent.registry import ActionRegistry
-from agent.remaining import RemainingEnvironment
-from agent.stuck import StuckDetector, Thresholds
 from agent.tools import SandboxAction, finish_action, think_action
 from agent.tools.sandbox_tools import HOST_ONLY
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import configuration_error
 from sandbox.operations import OPERATIONS
 
-from . import catalogue
-from .setting import Setting
+from . import catalogue, python_parts
+from .hub import Setting
+from .inputs import check_inputs
 from .spec import AgentSpec
 from .templates import filled
-
-
-class HubAgent(Agent):
-    """The one loop; cancelling it cancels what its kits wait for, too: the agents it has delegated to, for one."""
-
-    def cancel(self) -> None:
-        """See the base class."""
-        super().cancel()
-        for kit in getattr(self.environment, "kits", ()):
-            kit.cancel()
 
 
 def build(spec: AgentSpec, setting: Setting) -> Agent:
@@ -45,10 +36,12 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
     check_inputs(spec, setting.inputs)
     setting = replace(setting, spec=spec, ask_user=setting.ask_user if spec.asks_user else None)
     if spec.read_only:
-        setting = read_only(setting)
+        from agent.layers.read_only import guarded
+
+        setting = replace(setting, environment=guarded(setting.environment))
     kits: list[Kit] = []
     try:
-        made = _together(spec, setting, kits)
+        made = _assemble(spec, setting, kits)
     except BaseException:
         for kit in kits:
             kit.close()  # servers that were started for it
@@ -58,26 +51,27 @@ def build(spec: AgentSpec, setting: Setting) -> Agent:
     return made
 
 
-def _together(spec: AgentSpec, setting: Setting, kits: list[Kit]) -> Agent:
-    """The agent; its kits are added to ``kits`` as they are made."""
+def _assemble(spec: AgentSpec, setting: Setting, kits: list[Kit]) -> Agent:
+    """Return the agent. Its kits are added to ``kits`` as they are made, so that the caller can close them."""
     registry = _registry(spec, setting, kits)
     setting = replace(setting, kits=tuple(kits))
-    brain = spec.brain(setting) if spec.brain is not None else setting.brain
-    told = RemainingEnvironment(setting.environment)
+    brain = _brain(spec, setting)
     # Those that watch come before those that may end a run: what ends it is still seen by them.
     watching = [*(hook for kit in kits for hook in kit.hooks()), *_watching(brain), *_detector(spec, setting)]
-    hooks = [told.counting, *setting.hooks, *watching]
-    language = setting.language or catalogue.language(spec.language, spec.language_options)
+    hooks = [*setting.hooks, *watching]
+    language = setting.language or catalogue.language(spec.language, spec.language_options, spec)
     language = language.for_actions(registry.get_actions())
-    return HubAgent(
+    return Agent(
         [_filled(goal, spec, setting.inputs) for goal in spec.goals],
         language,
         registry,
-        _wrapped(brain, spec, replace(setting, language=language)),
-        EquippedEnvironment(told, kits),
+        brain,
+        EquippedEnvironment(setting.environment, kits),
         hooks=hooks,
+        # The first middleware stands next to the brain.
+        layers=[BudgetLine(), *(catalogue.middleware(name, spec) for name in reversed(spec.middleware))],
         budget=_budget(spec, setting.budget),
-        new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options, setting.brain),
+        new_memory=setting.new_memory or catalogue.memory(spec.memory, spec.memory_options, setting.brain, spec),
     )
 
 
@@ -85,23 +79,14 @@ def _watching(brain: object) -> list[Hooks]:
     return [brain] if isinstance(brain, Hooks) else []
 
 
-def read_only(setting: Setting) -> Setting:
-    """The same with an environment in which nothing of the workspace can be changed."""
-    from agent.read_only import ReadOnlyEnvironment
-
-    environment = ReadOnlyEnvironment(setting.environment)
-    return replace(setting, environment=environment, hooks=[*setting.hooks, environment.until_the_end])
-
-
 def _registry(spec: AgentSpec, setting: Setting, kits: list[Kit]) -> ActionRegistry:
-    """The actions of the spec; kits are added to ``kits``."""
+    """Return the actions of the spec, and add its kits to ``kits``."""
     registry = ActionRegistry()
     for name in spec.actions:
         for action in _actions(name, spec, setting, kits):
             _register(registry, action, spec)
     if not any(action.terminal for action in registry.get_actions()) and not any(kit.ends_runs for kit in kits):
-        raise SandboxError(
-            ErrorCode.invalid_configuration,
+        raise configuration_error(
             f"The agent {spec.name!r} has no action that ends a run.",
             'Add "finish" to its actions.',
         )
@@ -112,38 +97,25 @@ def _register(registry: ActionRegistry, action: Action, spec: AgentSpec) -> None
     try:
         registry.register(action)
     except ValueError as error:
-        raise SandboxError(
-            ErrorCode.invalid_configuration,
+        raise configuration_error(
             f"The agent {spec.name!r} has two actions {action.name!r}.",
-            "Take one of the two out of its actions, or give the MCP server of one another name.",
+            "Remove one of them from its actions, or rename the MCP server that one comes from.",
         ) from error
 
 
-def check_inputs(spec: AgentSpec, inputs: Mapping[str, Any]) -> None:
-    """Raises SandboxError ``invalid_arguments`` for inputs that do not fit the schema of ``spec``."""
-    probe = Action(spec.name, lambda: None, spec.description, spec.inputs)
-    fits, message = ActionRegistry().validate_args(probe, inputs)
-    if not fits:
-        wanted = ", ".join(spec.inputs.get("properties", {})) or "none"
-        raise SandboxError(
-            ErrorCode.invalid_arguments,
-            f"The inputs of the agent {spec.name!r} do not fit: {message}",
-            f"Its inputs are: {wanted}.",
-        )
-
-
 def _filled(goal: Any, spec: AgentSpec, inputs: Mapping[str, Any]) -> Any:
-    """``goal`` with its template filled."""
+    """Return ``goal`` with its template filled in."""
     return type(goal)(goal.priority, goal.name, filled(goal.description, inputs, spec))
 
 
 def _actions(name: str, spec: AgentSpec, setting: Setting, kits: list[Kit]) -> list[Action]:
     if spec.read_only and name in catalogue.WRITING:
-        raise SandboxError(
-            ErrorCode.invalid_configuration,
-            f"The agent {spec.name!r} is read-only and names the action {name!r}.",
-            "Take one of the two out.",
+        raise configuration_error(
+            f"The agent {spec.name!r} is read-only and names the action {name!r}, which writes.",
+            "Remove one of the two.",
         )
+    if python_parts.is_reference(name):
+        return [python_parts.action(name, spec)]
     if name in catalogue.KITS:
         kits.append(catalogue.kit(name, setting, spec.kit_options.get(name, {})))
         return list(kits[-1].actions())
@@ -154,36 +126,32 @@ def _actions(name: str, spec: AgentSpec, setting: Setting, kits: list[Kit]) -> l
     if name in OPERATIONS and name not in HOST_ONLY:
         return [SandboxAction(name)]
     known = sorted({*catalogue.KITS, *OPERATIONS, "finish", "think"} - HOST_ONLY)
-    raise SandboxError(
-        ErrorCode.invalid_configuration,
-        f"The agent {spec.name!r} names an action {name!r}, which is not there.",
-        f"Use some of: {', '.join(known)}.",
+    raise configuration_error(
+        f"The agent {spec.name!r} names the action {name!r}, which does not exist.",
+        f"Choose from: {', '.join(known)}.",
     )
 
 
-def _wrapped(brain: Brain | None, spec: AgentSpec, setting: Setting) -> Brain:
+def _brain(spec: AgentSpec, setting: Setting) -> Brain:
+    brain = spec.brain(setting) if spec.brain is not None else setting.brain
     if brain is None:
-        raise SandboxError(
-            ErrorCode.invalid_configuration,
+        raise configuration_error(
             f"The agent {spec.name!r} needs a model, and none was named.",
             "Give it a brain: --model provider/name, or --script FILE.json.",
         )
-    for name in spec.middleware:
-        brain = catalogue.middleware(name, brain, setting)
     return brain
 
 
 def _detector(spec: AgentSpec, setting: Setting) -> list[Hooks]:
-    """What ends a run that goes in circles; the last of the hooks, so that all others have seen the step by then."""
+    """Return the hook that ends a run that goes in circles. It comes last: all other hooks have seen the step by then."""
     if spec.stuck is None or not spec.needs_model:
         return []
     try:
         return [StuckDetector(Thresholds(**spec.stuck), lambda text: setting.environment.hidden.mask.text(text))]
     except (TypeError, ValueError) as error:
-        raise SandboxError(
-            ErrorCode.invalid_configuration,
-            f"The agent {spec.name!r} has thresholds that are none: {error}",
-            "Look at stuck in docs/reference/agents/parts.md.",
+        raise configuration_error(
+            f"The agent {spec.name!r} has invalid thresholds in stuck: {error}",
+            "See stuck in docs/reference/agents/parts.md.",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The hub that the command uses: the product's own agents, the user's, and those of other packages."""
+"""Find the agents for the command's hub: the built-in ones, the user's, and those of other packages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from agent.own_files import config_folder
 from sandbox.names import RULES, is_agent_name
 
 from .files import located, read, scan
@@ -17,28 +18,31 @@ from .hub import Hub, Problem
 from .spec import AgentSpec
 
 GROUP = "gamebox.agents"
-# The agent of ``gamebox agent`` where none is named.
-DEFAULT_AGENT = "codeact"
+# What ``gamebox agent`` runs unless another is named.
+DEFAULT_AGENT = "coding"
 FOLDERS_VARIABLE = "GAMEBOX_AGENTS"
 PROJECT_FOLDER = Path(".gamebox/agents")
 _OWN = Path(__file__).with_name("agents")
 # Agents whose brain is Python, each with SPECS.
-_MODULES = ("agent.hub.agents.delegator", "agent.hub.agents.dummy")
+_MODULES = ("agent.hub.agents.delegator", "agent.hub.agents.dummy.first")
 Found = AgentSpec | Problem
 
 
-def default(folders: Iterable[str | os.PathLike[str]] = ()) -> Hub:
+def default(folders: Iterable[str | os.PathLike[str]] = (), *, python: bool = True) -> Hub:
     """Return all available agents, freshly loaded. Those that could not be loaded are in ``problems``, and never stop the
     others.
 
     If several have the same name, the first of these counts: ``folders`` (the later ones first), those of GAMEBOX_AGENTS, the
     user's own folder, the built-in ones. A package cannot replace any of them. The folder .gamebox/agents of a repository is
-    read only if it is named: an agent from a repository must not be used unasked.
+    read only if it is named: an agent from a repository must not be used unasked. With
+    ``python=False``, for folders that a log named, their agents cannot name Python files. No such file is imported here.
     """
     hub = Hub()
     named = [Path(folder) for folder in folders]
     set_up = [Path(part) for part in os.environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if part]
-    for folder in (*reversed(named), *set_up):
+    for folder in reversed(named):
+        _take(hub, scan(folder, python=python))
+    for folder in set_up:
         _take(hub, scan(folder))
     if (own := user_folder()).is_dir():
         _take(hub, scan(own))
@@ -50,20 +54,21 @@ def default(folders: Iterable[str | os.PathLike[str]] = ()) -> Hub:
 
 
 def user_folder() -> Path:
-    """Where the user's own agents are: ~/.config/gamebox/agents, or below XDG_CONFIG_HOME."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".config") / "gamebox" / "agents"
+    """Return the folder of the user's own agents: ~/.config/gamebox/agents, or below XDG_CONFIG_HOME."""
+    return config_folder() / "agents"
 
 
 def built_in() -> Iterator[Found]:
-    """The product's own agents."""
+    """Yield the built-in agents."""
     yield from read(sorted(_OWN.glob("*.md")) + sorted((_OWN / "micro").glob("*.md")), trusted=True)
     for name in _MODULES:
         yield from importlib.import_module(name).SPECS
 
 
 def packaged() -> Iterator[tuple[str, list[Found]]]:
-    """What other packages bring as entry points of the group gamebox.agents: a spec, several, or a callable that answers either."""
+    """Yield what other packages provide as entry points of the group gamebox.agents: a spec, several, or a function
+    that returns either.
+    """
     for point in sorted(metadata.entry_points(group=GROUP), key=lambda p: (p.name, p.value)):
         of = f" of {point.dist.name}" if point.dist is not None else ""
         where = f"entry point {point.name}{of}"
@@ -80,19 +85,19 @@ def _specs(loaded: Any) -> list[Found]:
     found = list(loaded) if isinstance(loaded, Sequence) and not isinstance(loaded, str) else [loaded]
     for spec in found:
         if not isinstance(spec, AgentSpec):
-            raise TypeError(f"it gives {type(spec).__name__}, not an AgentSpec, a list of them, or what answers one")
+            raise TypeError(f"it gives {type(spec).__name__}, not an AgentSpec, a list of them, or a callable that returns one")
         if not is_agent_name(spec.name):
             raise ValueError(f"{spec.name!r:.100} cannot be the name of an agent: a name consists of {RULES['agent']}")
     return found
 
 
 def _without_missing(hub: Hub) -> None:
-    """Take out agents that delegate to some which are not there, until none is left: they could not be built."""
+    """Remove agents that delegate to unknown ones, until none is left: they could not be built."""
     while True:
         names = set(hub.names())
         for spec in map(hub.load, sorted(names)):
-            asked = spec.kit_options.get("delegate", {}).get("agents") or ()
-            missing = next((name for name in asked if name not in names), None)
+            children = spec.kit_options.get("delegate", {}).get("agents") or ()
+            missing = next((name for name in children if name not in names), None)
             if missing is not None:
                 break
         else:
@@ -100,13 +105,13 @@ def _without_missing(hub: Hub) -> None:
         hub.remove(spec.name)
         near = difflib.get_close_matches(missing, sorted(names), n=1)
         meant = f": did you mean {near[0]!r}?" if near else ""
-        where = located(spec.source, "kit_options", "delegate", "agents", list(asked).index(missing))
-        hub.problems.append(Problem(where, f"it delegates to {missing[:80]!r}, and there is no such agent{meant}"))
+        where = located(spec.source, "kit_options", "delegate", "agents", list(children).index(missing))
+        hub.problems.append(Problem(where, f"it delegates to {missing[:80]!r}, but there is no such agent{meant}"))
 
 
 def _take(hub: Hub, found: Iterable[Found], package: str | None = None) -> None:
-    """Register what is not there from a place that counts before; what one place has twice is a problem, so is what a package
-    has that is taken.
+    """Register agents, unless an earlier place has the name. Two of one name in one place are a problem, and so is a
+    package's agent whose name is taken.
     """
     here: dict[str, str] = {}
     before = set(hub.names())
@@ -115,7 +120,7 @@ def _take(hub: Hub, found: Iterable[Found], package: str | None = None) -> None:
             hub.problems.append(item)
         elif item.name in here or (package is not None and item.name in before):
             first = here.get(item.name) or hub.load(item.name).source
-            hub.problems.append(Problem(package or item.source, f"the name {item.name!r} is taken by that of {first}"))
+            hub.problems.append(Problem(package or item.source, f"the name {item.name!r} is already used by that of {first}"))
         else:
             here[item.name] = item.source
             if item.name not in before:

@@ -1,4 +1,4 @@
-"""The base of all languages, and the plainest of them."""
+"""The base class of languages, which is the plainest one itself."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from agent.actions import Action
-from agent.goals import Goal, in_order
+from agent.core.actions import Action
+from agent.core.goals import Goal, in_order
+from agent.core.prompt import Prompt, current_sections
+from agent.core.status import LanguageError
 from agent.memory import Memory
 from agent.model.response import Response, text_of_reply
-from agent.prompt import Prompt
-from agent.status import LanguageError
 from sandbox.environment.base import Environment
 
 from .decoding import Invocation, find_invocation, invocation_of_calls, span_of_invocation
-from .turns import conversation, json_call, named, text_turns
+from .turns import Rendered, Renderer, Turn, conversation, json_call, named, text_messages
 
 EXAMPLES = "# Examples\nThese show how the work goes. They are made up: nothing in them has happened."
+# The text of a reply is in the memory anyway; this bounds the dictionary of a language that serves very many runs.
+MAX_KNOWN_REPLIES = 10_000
 _USE = re.compile(r"\buse\s+([\w.-]+)\s*$", re.IGNORECASE)
 
 
@@ -34,9 +36,14 @@ class AgentLanguage:
     ) -> Any:
         """Return the prompt: goals and actions, sorted, then the memory, then the environment's present description of itself."""
         parts = (goals_text(goals), self.tools_text(actions), self.instructions())
-        turns = named(conversation(memory.get_memories()), self.tool_of)
+        turns = self.rendered(memory, actions)
         system = "\n\n".join(part for part in parts if part)
-        return prompt_of(system, text_turns(turns, actions, self.call_text), environment, goals, actions)
+        return prompt_of(system, text_messages(turns, self.call_text), environment, goals, actions)
+
+    def rendered(self, memory: Memory, actions: Sequence[Action]) -> list[tuple[Turn, Rendered]]:
+        """Return the conversation that the memory shows, each turn with its content as text."""
+        renderer: Renderer = self.__dict__.setdefault("_renderer", Renderer())
+        return renderer.render(named(conversation(memory.get_memories()), self.tool_of), actions)
 
     def for_actions(self, actions: Sequence[Action]) -> Self:  # noqa: ARG002
         """Return this language for an agent with these actions; some languages need them to parse a reply."""
@@ -51,11 +58,27 @@ class AgentLanguage:
         return json_call(name, arguments)
 
     def tool_of(self, text: str) -> str | None:
-        """Return the tool that a text reply has chosen, or None for a reply that cannot be parsed."""
+        """Return the tool that a text reply has chosen; None for a reply that cannot be parsed.
+
+        Each prompt asks for every remembered reply, so that the answer is remembered: a reply is parsed here once, not once for
+        each step that follows it.
+        """
+        known: dict[str, str | None] = self.__dict__.setdefault("_tools_of_replies", {})
+        if text not in known:
+            if len(known) >= MAX_KNOWN_REPLIES:
+                known.clear()
+            known[text] = self._parsed_tool(text)
+        return known[text]
+
+    def _parsed_tool(self, text: str) -> str | None:
         try:
             return str(self.parse_response(text)["tool"])
         except LanguageError:
             return None
+
+    def forget_replies(self) -> None:
+        """Parse replies anew: the language now reads them for other actions."""
+        self.__dict__["_tools_of_replies"] = {}
 
     def instructions(self) -> str:
         """Return the instructions on how to reply."""
@@ -76,9 +99,16 @@ class AgentLanguage:
         if used:
             return Invocation(used.group(1), {}).to_dict()
         raise LanguageError(
-            "The reply holds no action." if reply.text.strip() else "The reply is empty.",
+            "The reply contains no action." if reply.text.strip() else "The reply is empty.",
             'Reply with one JSON object: {"tool": "NAME", "args": {...}}.',
         )
+
+    def parse_calls(self, response: Any) -> list[dict[str, Any] | LanguageError]:
+        """Return every call of a reply in order, each parsed or with the fault that it has.
+
+        A language without several calls in one reply has one item. Raises LanguageError for a reply without a call.
+        """
+        return [self.parse_response(response)]
 
     def action_span(self, text: str) -> tuple[int, int] | None:
         """Return where the action begins and ends in a text reply that can be parsed, or None if that is not known.
@@ -102,15 +132,20 @@ class AgentLanguage:
 
 
 def reply_of(response: Any) -> Response:
-    """The reply as a Response. Raises LanguageError for what is no reply."""
+    """Return the reply as a Response. Raises LanguageError for a value that is not a reply, or a refusal without an answer."""
     try:
-        return Response.of(response)
+        reply = Response.of(response)
     except TypeError as error:
         raise LanguageError(str(error), "Reply with text or with a call of a tool.") from error
+    if reply.refusal and not reply.tool_calls and not reply.text.strip():
+        raise LanguageError(
+            f"The reply is a refusal: {reply.refusal[:500]}", "Try another way to reach the goal, or end the run."
+        )
+    return reply
 
 
 def goals_text(goals: Iterable[Goal]) -> str:
-    """The goals in order, each with its name, then the examples."""
+    """Return the goals in order, each with its name, then the examples."""
     ordered = in_order(goals)
     parts = [("# Goals", [g for g in ordered if not g.is_example]), (EXAMPLES, [g for g in ordered if g.is_example])]
     texts = ["\n\n".join([head, *(f"## {g.name}\n{g.description.strip()}" for g in of)]) for head, of in parts if of]
@@ -118,7 +153,7 @@ def goals_text(goals: Iterable[Goal]) -> str:
 
 
 def actions_text(actions: Iterable[Action]) -> str:
-    """The actions by name with description and schema."""
+    """Return the actions by name, with description and schema."""
     blocks = [
         f"## {a.name}\n{a.description.strip()}\n"
         f"Arguments: {json.dumps(a.spec()['parameters'], ensure_ascii=False, sort_keys=True)}"
@@ -128,9 +163,9 @@ def actions_text(actions: Iterable[Action]) -> str:
 
 
 def environment_text(environment: Environment) -> str:
-    """What the environment says of itself now; empty when it says nothing."""
+    """Return what the environment and the layers of the run say now; "" if they say nothing."""
     describe = getattr(environment, "describe", None)
-    sections = describe() if callable(describe) else {}
+    sections = {**(describe() if callable(describe) else {}), **current_sections()}
     return "\n\n".join(f"## {name}\n{text}" for name, text in sections.items() if text)
 
 
@@ -142,14 +177,13 @@ def prompt_of(
     actions: Iterable[Action],
     tools: Iterable[dict[str, Any]] = (),
 ) -> Prompt:
-    """The prompt. The state of the environment comes last and only here: what stands before it can be cached by
-    providers.
-    """
+    """Return the prompt. The state of the environment comes last and only here, so that providers can cache what precedes it."""
     messages = [{"role": "system", "content": system}] if system else []
     messages += turns
+    stable = len(messages)
     state = environment_text(environment)
     if state:
         messages.append({"role": "user", "content": f"# Environment now\n\n{state}"})
     ordered = sorted(actions, key=lambda a: a.name)
     metadata = {"goals": in_order(goals), "actions": [a.spec() for a in ordered]}
-    return Prompt(tuple(messages), tuple(tools), metadata)
+    return Prompt(tuple(messages), tuple(tools), metadata, stable_messages=stable)

@@ -1,6 +1,4 @@
-"""Reading JSON from what a model wrote: a real decoder first, repair last, and never a guess about text that was cut
-off.
-"""
+"""Reads JSON in what a model wrote: with a real decoder first, by repair last, and never by guessing the end of truncated text."""
 
 from __future__ import annotations
 
@@ -9,14 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from agent.core.status import END_TOOL, LanguageError
 from agent.model.response import Response
-from agent.status import END_TOOL, LanguageError
 from sandbox.envelope import Notice
 
 from .fences import with_fences
 
 # Each "{" of a text is tried as the start of an object; beyond this many the text is no reply but data.
 MAX_STARTS = 2000
+# Read in vain, from all of them together: an object that does not end is read to the end of the text from each "{" in it.
+MAX_READ_IN_VAIN = 2_000_000
+# A repair can take time that grows with the square of the text, which may be hostile.
+MAX_REPAIRED_CHARS = 100_000
 # Deeper nesting serves no tool and can exhaust a recursive decoder.
 MAX_DEPTH = 100
 
@@ -27,8 +29,8 @@ REPAIRED = Notice(
 )
 MANY_ACTIONS = Notice(
     "too_many_actions",
-    "Your reply held several actions; only the first was carried out.",
-    "Send one action in a reply.",
+    "Your reply contained several actions; only the first was carried out.",
+    "Send one action per reply.",
 )
 CALL_HINT = f"Call one of the tools; when the task is done, call {END_TOOL}."
 CUT_HINT = "Make the reply shorter: write long files in several steps."
@@ -36,14 +38,14 @@ CUT_HINT = "Make the reply shorter: write long files in several steps."
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A tool, its arguments as the model gave them (of any type), and what the model should be told."""
+    """A tool, its arguments as the model gave them (of any type), and notices for the model."""
 
     tool: str
     args: Any
     notices: tuple[Notice, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """``{"tool", "args"}`` and, where there are any, ``notices``."""
+        """Return ``{"tool", "args"}``, and ``notices`` if there are any."""
         data: dict[str, Any] = {"tool": self.tool, "args": self.args}
         if self.notices:
             data["notices"] = [n.to_dict() for n in self.notices]
@@ -51,9 +53,7 @@ class Invocation:
 
 
 def find_invocation(text: str, cut: bool = False) -> Invocation | None:
-    """The first ``{"tool": ...}`` object in ``text``, or None. Raises LanguageError for one that is malformed beyond
-    repair.
-    """
+    """Return the first ``{"tool": ...}`` object in ``text``, or None. Raises LanguageError for one beyond repair."""
     objects = [o for o in objects_in(text) if isinstance(o.get("tool"), str)]
     if objects:
         notices = (MANY_ACTIONS,) if len(objects) > 1 else ()
@@ -68,7 +68,7 @@ def find_invocation(text: str, cut: bool = False) -> Invocation | None:
 
 
 def span_of_invocation(text: str) -> tuple[int, int] | None:
-    """Where that object stands in ``text``, with the lines that fence it; None where there is none."""
+    """Return where that object begins and ends, with the lines that fence it; None if there is none."""
     for start, end, value in _found_in(text):
         if isinstance(value.get("tool"), str):
             return with_fences(text, start, end)
@@ -77,7 +77,7 @@ def span_of_invocation(text: str) -> tuple[int, int] | None:
 
 
 def invocation_of_calls(reply: Response) -> Invocation:
-    """The first call of a reply. Raises LanguageError for arguments that cannot be read."""
+    """Return the first call of a reply. Raises LanguageError for arguments that cannot be parsed."""
     call = reply.tool_calls[0]
     if not call.name:
         raise LanguageError("The call names no tool.", CALL_HINT)
@@ -86,18 +86,19 @@ def invocation_of_calls(reply: Response) -> Invocation:
 
 
 def objects_in(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects in ``text``, outermost ones, in order."""
+    """Return the outermost JSON objects in ``text``, in order."""
     return (value for _, _, value in _found_in(text))
 
 
 def _found_in(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """The same, each with where it begins and ends."""
-    position = tries = 0
-    while tries < MAX_STARTS and (position := text.find("{", position)) >= 0:
+    """The outermost JSON objects, each with its begin and end."""
+    position = tries = in_vain = 0
+    while tries < MAX_STARTS and in_vain < MAX_READ_IN_VAIN and (position := text.find("{", position)) >= 0:
         tries += 1
         try:
             value, end = _DECODER.raw_decode(text, position)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            in_vain += max(getattr(error, "pos", position) - position, 0)
             position += 1
             continue
         start, position = position, end
@@ -106,7 +107,7 @@ def _found_in(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
 
 
 def decoded_arguments(text: str, cut: bool) -> tuple[Any, tuple[Notice, ...]]:
-    """The arguments of a native call, with the notice that they were repaired. Raises LanguageError."""
+    """Return the arguments of a native call, with a notice if they were repaired. Raises LanguageError."""
     try:
         return checked(_DECODER.decode(text.strip() or "{}")), ()
     except (ValueError, RecursionError):
@@ -114,12 +115,12 @@ def decoded_arguments(text: str, cut: bool) -> tuple[Any, tuple[Notice, ...]]:
 
 
 def repaired(text: str, cut: bool) -> Any:
-    """What json-repair makes of ``text``. Raises LanguageError for text that was cut off: the rest of it would be
-    lost silently.
-    """
+    """Return what json-repair makes of ``text``. Raises LanguageError for truncated text: its end would be lost silently."""
     stripped = text.rstrip().removesuffix("```").rstrip()
     if cut or not stripped.endswith(("}", "]", ",")):
         raise LanguageError("The JSON of the reply ends in the middle.", CUT_HINT)
+    if len(stripped) > MAX_REPAIRED_CHARS:
+        raise LanguageError("The JSON of the reply is malformed.", "Send it again as valid JSON.")
     from json_repair import repair_json
 
     try:
@@ -129,7 +130,7 @@ def repaired(text: str, cut: bool) -> Any:
 
 
 def decoded_value(text: str) -> Any:
-    """The JSON value that ``text`` is. Raises ValueError where it is none."""
+    """Return the JSON value of ``text``. Raises ValueError for text that is not JSON."""
     try:
         return _DECODER.decode(text.strip())
     except RecursionError as error:
@@ -137,17 +138,17 @@ def decoded_value(text: str) -> Any:
 
 
 def checked(value: Any) -> Any:
-    """``value`` if it can be written as JSON in UTF-8. Raises LanguageError otherwise."""
+    """Return ``value`` if it can be written as JSON in UTF-8. Raises LanguageError otherwise."""
     try:
         if _depth(value) > MAX_DEPTH:
             raise LanguageError(f"The arguments are nested deeper than {MAX_DEPTH} levels.", "Send a flatter object.")
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:
         raise LanguageError(
-            "The arguments hold half of a surrogate pair, which is no text.", "Send valid Unicode."
+            "The arguments contain half of a surrogate pair, which is not valid text.", "Send valid Unicode."
         ) from error
     except ValueError as error:
-        raise LanguageError("The arguments hold a number that JSON does not have.", "Send valid JSON.") from error
+        raise LanguageError("The arguments contain a number that JSON cannot represent.", "Send valid JSON.") from error
     return value
 
 

@@ -1,4 +1,4 @@
-"""Fenced blocks in what a model wrote, as Markdown has them. Everything here is linear in the length of the text."""
+"""Finds fenced blocks in text, as Markdown has them, in linear time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Fence:
     info: str
 
     def closes(self, other: Fence) -> bool:
-        """Whether this line ends a block that ``other`` has opened."""
+        """Return whether this line ends a block that ``other`` opened."""
         return not self.info and self.mark == other.mark and self.length >= other.length
 
 
 def fences(text: str) -> list[Fence]:
-    """All such lines. A line with further backticks after its marks is none: it is code within a sentence."""
+    """Return all such lines. A line with further backticks after its marks is code within a sentence, and is left out."""
     found = []
     for match in _FENCE.finditer(text):
         marks, info = match["mark"], match["info"].strip()
@@ -38,7 +38,7 @@ def fences(text: str) -> list[Fence]:
 
 
 def closings(found: list[Fence]) -> list[int | None]:
-    """For each line, the number of the first one after it that would close the block it opens; None where there is none."""
+    """Return, for each line, the index of the first later one that would close the block it opens; None if there is none."""
     answers: list[int | None] = [None] * len(found)
     closers: dict[str, list[int]] = {}  # by mark, nearest last; one that a nearer and longer one hides is gone
     for number in range(len(found) - 1, -1, -1):
@@ -65,7 +65,7 @@ def _first(stack: list[int], found: list[Fence], opening: Fence) -> int | None:
 
 
 def with_fences(text: str, start: int, end: int) -> tuple[int, int]:
-    """That stretch, and the lines that fence it where nothing else stands between them."""
+    """Return the span extended by the lines that fence it, if nothing else stands between them."""
     found = fences(text)
     opening = next((fence for fence in reversed(found) if fence.end <= start), None)
     if opening is None or text[opening.end : start].strip():
@@ -79,7 +79,7 @@ def with_fences(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def nested_end(found: Iterable[Fence], opening: Fence) -> Fence | None:
-    """The line that closes ``opening``, where lines with a language open blocks within it; None where nothing does."""
+    """Return the line that closes ``opening``; lines that name a language open blocks within it. None if nothing closes it."""
     open_blocks = [opening]
     for fence in found:
         if fence.closes(open_blocks[-1]):

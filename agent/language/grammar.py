@@ -1,4 +1,4 @@
-"""What languages of text know of actions: arguments in order, which one is the body, and how a word becomes a value."""
+"""What text languages know of actions: the order of arguments, which one is the body, and how a word becomes a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.actions import Action
+from agent.core.actions import Action
 
 from .decoding import checked, decoded_value
 
@@ -20,7 +20,7 @@ SPOKEN = CODE | {"thought", "summary", "content", "reason", "message", "question
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One argument of an action; ``kinds`` are the JSON types it may have, none where the schema does not say."""
+    """One argument of an action; ``kinds`` are the JSON types it may have, empty if the schema does not say."""
 
     name: str
     kinds: frozenset[str]
@@ -29,11 +29,11 @@ class Parameter:
 
     @property
     def is_text(self) -> bool:
-        """Whether any text will do."""
+        """Return whether any text is a valid value."""
         return "string" in self.kinds
 
     def value(self, text: str) -> Any:
-        """What ``text`` stands for: itself where text is allowed, else the JSON value that it is, if it is one."""
+        """Return ``text`` itself if text is allowed; otherwise its JSON value, if it is JSON."""
         if self.is_text:
             return text
         try:
@@ -42,7 +42,7 @@ class Parameter:
             return text
 
     def body(self, text: str) -> Any:
-        """The value of text that stands between marks, without what only lays it out."""
+        """Return the value of text between marks, without white space that is only layout."""
         if self.name in FILE_TEXT:
             return self.value(text.removeprefix("\n"))
         return self.value(text.strip("\r\n") if self.name in CODE else text.strip())
@@ -50,7 +50,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An action as a language of text sees it: required arguments first, each group in the order of the schema."""
+    """An action as a text language sees it: required arguments first, each group in the order of the schema."""
 
     name: str
     description: str
@@ -59,21 +59,21 @@ class Form:
 
     @property
     def required(self) -> tuple[Parameter, ...]:
-        """The arguments that must be given."""
+        """Return the required arguments."""
         return tuple(p for p in self.parameters if p.required)
 
     @property
     def body(self) -> Parameter | None:
-        """The one text that must be given; None where there are several, or none."""
+        """Return the one required text; None if there are several, or none."""
         texts = [p for p in self.required if p.is_text]
         return texts[0] if len(texts) == 1 else None
 
     def parameter(self, name: str) -> Parameter | None:
-        """The argument of that name."""
+        """Return the argument of that name, or None."""
         return next((p for p in self.parameters if p.name == name), None)
 
     def ended(self, thought: str) -> dict[str, Any] | None:
-        """Arguments for ending the run with ``thought`` as all there is to say; None where that is not enough."""
+        """Return arguments for ending the run with nothing but ``thought``; None if the action needs more."""
         if not self.required:
             return {"summary": thought.strip()} if self.parameter("summary") and thought.strip() else {}
         if self.body is None or len(self.required) > 1:
@@ -82,12 +82,12 @@ class Form:
 
 
 def forms_of(actions: Iterable[Action]) -> dict[str, Form]:
-    """The forms of ``actions`` by name, in the order of the names."""
+    """Return the forms of ``actions`` by name, sorted."""
     return {a.name: _form(a) for a in sorted(actions, key=lambda a: a.name)}
 
 
 def ending(forms: Mapping[str, Form], thought: str) -> tuple[str, dict[str, Any]] | None:
-    """What "exit" stands for: the first action that ends the run and needs no more than a thought."""
+    """Return what "exit" means: the first action that ends the run and needs no more than a thought."""
     for form in forms.values():
         args = form.ended(thought) if form.terminal and form.name != "reject" else None
         if args is not None:
@@ -96,7 +96,7 @@ def ending(forms: Mapping[str, Form], thought: str) -> tuple[str, dict[str, Any]
 
 
 def arguments_text(parameters: Sequence[Parameter], note: Mapping[str, str] | None = None) -> str:
-    """One line an argument, for a prompt; ``note`` is said of the arguments it names."""
+    """Return one line per argument, for a prompt; ``note`` adds to the arguments that it names."""
     notes = note or {}
     lines = []
     for p in parameters:

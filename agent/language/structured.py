@@ -1,4 +1,4 @@
-"""The language of brains that are programs: nothing is worded, the memory comes as it is."""
+"""The language of brains that are programs: they get the memory as data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.actions import Action
-from agent.goals import Goal
+from agent.core.actions import Action
+from agent.core.goals import Goal
 from agent.memory import Memory
 from sandbox.environment.base import Environment
 
@@ -20,6 +20,6 @@ class StructuredLanguage(AgentLanguage):
     def construct_prompt(
         self, actions: Sequence[Action], environment: Environment, goals: Sequence[Goal], memory: Memory
     ) -> Any:
-        """The prompt, with the memory in its metadata."""
+        """Return the prompt with the memory in its metadata."""
         prompt = super().construct_prompt(actions, environment, goals, memory)
         return replace(prompt, metadata={**prompt.metadata, "memory": memory.get_memories()})

@@ -1,8 +1,7 @@
 """Memory: what happened, as a list of messages."""
 
 from .base import ROLES, Memory
-from .condensation import Condensation
-from .condensing import CondensingMemory
+from .condensing import Condensation, CondensingMemory
 from .layered import LayeredMemory
 from .recall import RecallMemory
 from .window import WindowMemory

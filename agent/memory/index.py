@@ -27,7 +27,7 @@ CREATE VIRTUAL TABLE IF NOT EXISTS recall_words USING fts5(
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message that was found: its number, and the piece of it around the words of the query."""
+    """A message that a search found: its number, and an excerpt around the words of the query."""
 
     message: int
     excerpt: str
@@ -60,12 +60,12 @@ class WordIndex:
 
     @property
     def upto(self) -> int:
-        """The number of the last message that was looked at; 0 before the first."""
+        """Return the number of the last message that was indexed or passed over; 0 before the first."""
         row = self._db.execute("SELECT message FROM recall_upto WHERE run = ?", (self._run,)).fetchone()
         return int(row[0]) if row else 0
 
     def add(self, texts: Iterable[tuple[int, str]], upto: int) -> None:
-        """Add texts with their numbers; all up to ``upto`` were looked at then."""
+        """Add texts with their numbers; messages up to ``upto`` are then done."""
         self._db.execute("BEGIN IMMEDIATE")
         with self._db:
             self._db.executemany(
@@ -75,7 +75,7 @@ class WordIndex:
             self._db.execute("INSERT OR REPLACE INTO recall_upto VALUES (?, ?)", (self._run, upto))
 
     def search(self, query: str, limit: int) -> list[Hit]:
-        """The best ``limit`` of the messages that hold any word of ``query``."""
+        """Return the best ``limit`` of the messages that hold any word of ``query``."""
         words = list(dict.fromkeys(re.findall(r"\w+", query)))[:MAX_WORDS]
         if not words:
             return []
@@ -92,5 +92,5 @@ class WordIndex:
 
 
 def _storable(text: str) -> str:
-    """Half a surrogate pair is no text to SQLite."""
+    """SQLite does not accept half a surrogate pair as text."""
     return text.encode("utf-8", "replace").decode()

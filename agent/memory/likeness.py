@@ -1,4 +1,4 @@
-"""An index by meaning: texts as vectors that some callable makes, compared by their angle."""
+"""An index by meaning: texts become vectors, which are compared by their angle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LikenessIndex:
         self.upto = upto
 
     def search(self, query: str, limit: int) -> list[int]:
-        """The numbers of the ``limit`` texts that are most like ``query``, the best first."""
+        """Return the numbers of the ``limit`` texts that are most like ``query``, the best first."""
         if not self._vectors or not query.strip():
             return []
         (wanted,) = self._vectors_of([query[:MAX_CHARS]])

@@ -1,4 +1,4 @@
-"""A memory whose whole past can be searched, whatever of it is shown."""
+"""A memory that can be searched in full, however little of it is shown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .base import Memory, Message
+from .base import Memory
 from .index import Hit, WordIndex
 from .layered import LayeredMemory, layers
 from .likeness import Embed, LikenessIndex
-from .shapes import shortened, text_of_message
+from .messages import Message, shortened, text_of_message
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class RecallMemory(LayeredMemory):
         self._likeness = LikenessIndex(embed) if embed is not None else None
 
     def recall(self, query: str, limit: int = 5) -> list[Hit]:
-        """The ``limit`` messages that fit ``query`` best, the best first."""
+        """Return the ``limit`` messages that fit ``query`` best, the best first."""
         pool = max(4 * limit, 20)
         catch_up(self._words, self.items)
         found = {hit.message: hit for hit in self._words.search(query, pool)}
@@ -63,12 +63,12 @@ class RecallMemory(LayeredMemory):
 
 
 def recallable(memory: Memory) -> RecallMemory:
-    """The recall memory among the layers of ``memory``, or a new one over it."""
+    """Return the recall memory among the layers of ``memory``, or a new one over it."""
     return next((layer for layer in layers(memory) if isinstance(layer, RecallMemory)), None) or RecallMemory(memory)
 
 
 def catch_up(index: WordIndex | LikenessIndex, items: Sequence[Message]) -> None:
-    """Index what was added since; a decision whose answer is not there yet is left for the next time."""
+    """Index what was added since the last time, except for a decision that has no answer yet."""
     end = len(items)
     while end and items[end - 1]["role"] == "assistant":
         end -= 1
@@ -92,7 +92,7 @@ def _is_recalled(message: Mapping[str, Any]) -> bool:
 
 
 def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Two rankings as one: what stands high in either stands high."""
+    """Two rankings as one: what is high in either is high."""
     score: dict[int, float] = {}
     for ranking in (first, second):
         for rank, number in enumerate(ranking):

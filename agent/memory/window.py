@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Mapping
 from itertools import accumulate
+from typing import Any
 
-from .base import Memory, Message, last
-from .shapes import borders, tokens
-from .shortening import fitted
+from .base import Memory, last
+from .messages import Message, borders, fitted, tokens
+from .narrowing import notice
 
 LIMIT_TOKENS = 100_000
 LEAST_TOKENS = 2000
@@ -43,18 +45,48 @@ class WindowMemory(Memory):
         self.keep_first = keep_first
         self.step = step
         self.limit_tokens = limit_tokens
+        self.narrowed_tokens: int | None = None  # the bound since a prompt was too long for the model
         self._shown: list[Message] = []  # what is shown of each message, for as many as can change no more
         self._sizes: list[int] = []
 
     def get_memories(self, limit: int | None = None) -> list[Message]:
-        """The window, or its last ``limit`` messages."""
-        if self.limit_tokens is None or not self.items:
+        """Return the window, or its last ``limit`` messages."""
+        most = self.narrowed_tokens or self.limit_tokens
+        if most is None or not self.items:
             start = self._by_count(len(self.items))
             shown, head = self.items, self._head(start)
         else:
-            shown, sizes = self._fitted(self.limit_tokens)
-            head, start = self._by_tokens(self.limit_tokens, sizes)
-        return list(last(shown[:head] + shown[start:], limit))
+            shown, sizes = self._fitted(most)
+            head, start = self._by_tokens(most, sizes)
+        left_out = [notice(head, start)] if self.narrowed_tokens and head < start else []
+        return list(last(shown[:head] + left_out + shown[start:], limit))
+
+    def make_room(self) -> bool:
+        """See the base class. The estimate of tokens was too low for this model, so the smaller bound stays for the whole run.
+
+        From then on a message says which ones are not shown.
+        """
+        shown = sum(map(tokens, self.get_memories()))
+        if shown // 2 < LEAST_TOKENS // 2:
+            return False
+        self._narrow(shown // 2)
+        return True
+
+    def snapshot(self) -> Any:
+        """Return the smaller bound that ``make_room`` set, as JSON-ready data; None if it was not called."""
+        return None if self.narrowed_tokens is None else {"narrowed_tokens": self.narrowed_tokens}
+
+    def restore(self, state: Any) -> None:
+        """Restore what ``snapshot`` returned. Raises ValueError for any other value."""
+        if state is None:
+            return
+        bound = state.get("narrowed_tokens") if isinstance(state, Mapping) and len(state) == 1 else None
+        if type(bound) is not int or bound < LEAST_TOKENS // 2:
+            raise ValueError(f"This is not the state of a window: {state!r:.200}")
+        self._narrow(bound)
+
+    def _narrow(self, most: int) -> None:
+        self.narrowed_tokens, self._shown, self._sizes = most, [], []
 
     def _by_count(self, end: int) -> int:
         """Where the latest of the first ``end`` messages begin, by their number alone."""
@@ -115,5 +147,5 @@ class WindowMemory(Memory):
 
 
 def _parts(items: list[Message]) -> list[int]:
-    """Where the messages may be parted, their beginning among them, whatever they begin with."""
+    """Where the messages may be split, including their beginning, whatever they begin with."""
     return [0, *(i for i in borders(items) if i)]

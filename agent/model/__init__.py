@@ -1,1 +1,1 @@
-"""Brains: whatever turns a prompt into a response."""
+"""Brains: everything that turns a prompt into a reply."""

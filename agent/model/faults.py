@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
+import sys
 from email.utils import parsedate_to_datetime
 from time import time
 
 from agent.errors import AgentErrorCode
+from sandbox.text.masking import LEAST_CHARS, Mask
 
 from .brain import ModelError
 
-# By name: litellm's classes cannot be imported here without importing litellm, and they are siblings of the provider's.
-_TRANSIENT = frozenset(
-    {
-        "RateLimitError",
-        "ServiceUnavailableError",
-        "InternalServerError",
-        "BadGatewayError",
-        "APIConnectionError",
-        "Timeout",
-        "APIError",
-    }
+GROWS_TO_SECONDS = 60.0
+_TRANSIENT = (
+    "RateLimitError",
+    "ServiceUnavailableError",
+    "InternalServerError",
+    "BadGatewayError",
+    "APIConnectionError",
+    "Timeout",
 )
-_CREDENTIALS = frozenset({"AuthenticationError", "PermissionDeniedError"})
-_REJECTED = frozenset(
-    {
-        "BadRequestError",
-        "NotFoundError",
-        "UnprocessableEntityError",
-        "UnsupportedParamsError",
-        "ContentPolicyViolationError",
-    }
-)
-# A 429 with one of these is no matter of waiting.
+_CREDENTIALS = ("AuthenticationError", "PermissionDeniedError")
+_REJECTED = ("BadRequestError", "NotFoundError", "UnprocessableEntityError")
+# Waiting does not help after a 429 with one of these.
 _SPENT = re.compile(r"insufficient_quota|exceeded your current quota|billing|credit balance", re.IGNORECASE)
 # litellm calls a reply that it cannot read a fault of the server; the next one would be the same, and billed again.
 _UNREADABLE = re.compile(r"Invalid response object")
@@ -46,47 +38,54 @@ _TOO_LONG = re.compile(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same call can work a little later."""
+    """Return whether the same call can succeed a little later."""
+    if _is(error, "ContextWindowExceededError") or any(p.search(str(error)) for p in (_SPENT, _TOO_LONG, _UNREADABLE)):
+        return False
     status = getattr(error, "status_code", None)
-    name = type(error).__name__
-    if name == "APIError":
-        return isinstance(status, int) and status >= 500
-    return name in _TRANSIENT and not any(p.search(str(error)) for p in (_SPENT, _TOO_LONG, _UNREADABLE))
+    server_fault = _is(error, "APIError") and isinstance(status, int) and status >= 500
+    return server_fault or _is(error, *_TRANSIENT) or _lost_connection(error)
+
+
+def is_rate_limit(error: BaseException | None) -> bool:
+    """Return whether the provider asks every caller to wait."""
+    return _is(error, "RateLimitError") and not _SPENT.search(str(error))
 
 
 def wait_seconds(error: BaseException | None, attempt: int, cap: float) -> float:
-    """The pause after attempt ``attempt``: retry-after where the provider says it, else doubling from 1 s with
-    jitter; at most ``cap``.
+    """Return the pause after attempt ``attempt`` in seconds, at most ``cap``.
+
+    It is the provider's Retry-After if there is one; otherwise it doubles from 1 s to GROWS_TO_SECONDS, with jitter.
     """
     asked = _retry_after(error)
     if asked is not None:
         return min(max(asked, 0.0), cap)
-    return min(2.0 ** (attempt - 1) * random.uniform(0.75, 1.25), cap)  # noqa: S311 - spreads callers, keeps no secret
+    return min(2.0 ** (attempt - 1) * random.uniform(0.75, 1.25), GROWS_TO_SECONDS, cap)  # noqa: S311 - spreads callers, keeps no secret
 
 
-def translated(error: BaseException, model: str) -> ModelError | None:
-    """The fault as a ModelError, or None for one that is not the model's."""
-    name, text = type(error).__name__, _brief(error)
-    if name == "ContextWindowExceededError" or _TOO_LONG.search(str(error)):
+def translated(error: BaseException, model: str, key: object = None) -> ModelError | None:
+    """Return the fault as a ModelError, or None for one that is not the model's. Its text has neither ``key`` nor a key that is
+    in the environment: some servers quote it.
+    """
+    text = _brief(error, key)
+    if _is(error, "ContextWindowExceededError") or (hasattr(error, "llm_provider") and _TOO_LONG.search(str(error))):
         return ModelError(
             AgentErrorCode.context_window_exceeded,
             f"The prompt is too long for {model}: {text}",
             "Use a smaller memory window, or a model with a larger context.",
         )
-    if name in _CREDENTIALS:
-        which = _key_of(error)
+    if _is(error, *_CREDENTIALS):
         return ModelError(
             AgentErrorCode.model_credentials_missing,
             f"{model} refused the key: {text}",
-            f"Check that {which} is set and valid.",
+            f"Check that {_key_of(error)} is set and valid.",
         )
-    if name in _REJECTED:
+    if _is(error, *_REJECTED):
         return ModelError(
             AgentErrorCode.model_rejected_request,
             f"{model} refused the request: {text}",
             "Check the name of the model and the options it is called with.",
         )
-    if name in _TRANSIENT or hasattr(error, "llm_provider"):
+    if _is(error, *_TRANSIENT) or hasattr(error, "llm_provider") or _lost_connection(error):
         return ModelError(
             AgentErrorCode.model_unavailable,
             f"{model} did not answer: {text}",
@@ -96,8 +95,24 @@ def translated(error: BaseException, model: str) -> ModelError | None:
     return None
 
 
+def _is(error: BaseException | None, *names: str) -> bool:
+    """Whether litellm's classes of these names, or those of OpenAI's client beneath them, include the error.
+
+    Once a call has failed both libraries are imported: they are looked up, since importing litellm takes seconds.
+    """
+    modules = [module for name in ("litellm.exceptions", "openai") if (module := sys.modules.get(name)) is not None]
+    classes = [getattr(module, name, None) for module in modules for name in names]
+    return isinstance(error, tuple(c for c in classes if isinstance(c, type)))
+
+
+def _lost_connection(error: BaseException) -> bool:
+    """Whether a stream broke off: litellm lets the errors of its HTTP client through there."""
+    httpx = sys.modules.get("httpx")
+    return httpx is not None and isinstance(error, httpx.TransportError)
+
+
 def _key_of(error: BaseException) -> str:
-    """The variable that holds the refused key, where it is known."""
+    """The variable that holds the refused key, if it is known."""
     named = _MISSING_KEY.search(str(error))
     usual = f"{str(getattr(error, 'llm_provider', '')).upper()}_API_KEY"
     return named.group(0) if named else usual if usual in os.environ else "the provider's key"
@@ -110,15 +125,16 @@ def _retry_after(error: BaseException | None) -> float | None:
     if value is None:
         return None
     try:
-        return float(value)
+        seconds = float(value)
     except ValueError:
-        pass
-    try:
-        return parsedate_to_datetime(value).timestamp() - time()
-    except ValueError:
-        return None
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time()
+        except (ValueError, OverflowError):
+            return None
+    return seconds if math.isfinite(seconds) else None
 
 
-def _brief(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+def _brief(error: BaseException, key: object) -> str:
+    keys = [str(key or ""), *(value for name, value in os.environ.items() if name.endswith("_API_KEY"))]
+    text = " ".join(Mask.of_stars([each for each in keys if len(each) >= LEAST_CHARS]).text(str(error)).split())
     return text if len(text) <= 500 else f"{text[:500]}…"

@@ -1,46 +1,48 @@
-"""A language model through litellm, which is imported here and only when a model is used (it takes seconds)."""
+"""A language model through litellm."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import sys
-import threading
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
-
-from agent.budget import Usage, charge, current_meter
+from agent.core.budget import Usage, charge, current_meter
 from agent.errors import AgentErrorCode
-from agent.prompt import Prompt
 from sandbox.errors import ErrorCode
 from sandbox.interrupts import reraise_interrupts
 
-from .brain import ModelError
-from .faults import is_transient, translated, wait_seconds
+from .attempts import attempts
+from .brain import ModelError, delta_listener
+from .deadline import deadline
+from .litellm_import import load
+from .request import Abilities, has_thinking_gap, request_of
 from .response import Response
+from .streaming import MAX_REPLY_CHARS, collected, endless
 from .switch import refuse_if_forbidden
 
-log = logging.getLogger(__name__)
-
-# Rough, for calls that failed without saying what they used: English text has about 4 characters a token.
+# Rough, for calls that failed without saying what they used: English text has about 4 characters per token.
 CHARS_PER_TOKEN = 4
 # Retries are ours: litellm's own would escape budget and count. Without the last option litellm 1.106 imports its tool
 # gateway for any call with tools, and with it the package mcp, which it does not depend on.
 CALL_OPTIONS = {"num_retries": 0, "max_retries": 0, "_skip_mcp_handler": True}
+# Options that ask a model to think.
+THINKING = frozenset({"thinking", "reasoning_effort"})
 
 
 class LiteLLMModel:
     """A brain that calls ``model`` (in litellm's form, ``provider/name``).
 
-    Calls that fail with a transient error (429, 5xx, connection, timeout) are tried up to ``max_attempts`` times, with a
-    growing pause of at most ``max_wait_seconds`` that honours the provider's retry-after. Every attempt is charged to the run
-    around it and checked against its budget first. ``options`` go to litellm as they are (temperature, max_tokens, api_base,
-    api_key, ...).
+    Transient faults (429, 5xx, connection, timeout) are tried up to ``max_attempts`` times. The pause between two grows to 60 s, or
+    is what the provider's Retry-After says; it is never longer than ``max_wait_seconds``. After a 429 every caller of the same
+    model in this process waits. Every attempt is charged to the run around it and checked against its budget first. ``options``
+    go to litellm unchanged (temperature, reasoning_effort, max_tokens, api_base, api_key, ...).
+
+    Within ``receiving_deltas`` the reply is streamed. A model without vision gets a description instead of an image.
+    ``cache_markers`` mark the beginning of the prompt that stays the same; by default where the provider needs that, as for Claude.
 
     Raises ModelError: ``model_credentials_missing``, ``model_rejected_request``, ``context_window_exceeded``,
     ``model_unavailable`` or ``real_calls_forbidden``.
@@ -52,12 +54,13 @@ class LiteLLMModel:
         *,
         timeout_seconds: float = 300.0,
         max_attempts: int = 6,
-        max_wait_seconds: float = 60.0,
+        max_wait_seconds: float = 600.0,
+        cache_markers: bool | None = None,
         **options: Any,
     ) -> None:
         if not model or not isinstance(model, str):
             raise ModelError(
-                ErrorCode.invalid_configuration, f"{model!r} is no name of a model.", "Give it as provider/name."
+                ErrorCode.invalid_configuration, f"{model!r} is not the name of a model.", "Give it as provider/name."
             )
         if timeout_seconds <= 0 or max_attempts < 1 or max_wait_seconds < 0:
             raise ModelError(
@@ -70,6 +73,7 @@ class LiteLLMModel:
         self.timeout_seconds = timeout_seconds
         self.max_attempts = max_attempts
         self.max_wait_seconds = max_wait_seconds
+        self.cache_markers = cache_markers
         self.options = options
 
     def check(self) -> None:
@@ -88,7 +92,7 @@ class LiteLLMModel:
             return
         with _without_empty_keys():
             found = litellm.validate_environment(self.model)
-        # An address that is missing is not said: local servers have a usual one.
+        # A missing address is not reported: local servers have a usual one.
         missing = [str(k) for k in found.get("missing_keys", ()) if not str(k).endswith("_API_BASE")]
         if not found.get("keys_in_environment") and missing:
             raise ModelError(
@@ -109,42 +113,59 @@ class LiteLLMModel:
 
     def __call__(self, prompt: Any, /) -> Response:
         refuse_if_forbidden(self.model)
-        request = request_of(prompt)
-        meter = current_meter()
-        retrying = Retrying(
-            stop=stop_after_attempt(self.max_attempts),
-            wait=self._pause,
-            retry=retry_if_exception(is_transient),
-            before=lambda _: meter.check() if meter else None,
-            before_sleep=self._say_pause,
-            reraise=True,
+        request = request_of(prompt, self._abilities)
+        return attempts(
+            partial(self._ask, request),
+            self.model,
+            self.options,
+            max_attempts=self.max_attempts,
+            max_wait_seconds=self.max_wait_seconds,
         )
-        try:
-            return retrying(self._attempt, request)
-        except ModelError:
-            raise
-        except Exception as error:
-            known = translated(error, self.model)
-            if known is None:
-                raise
-            raise known from error
+
+    @cached_property
+    def _abilities(self) -> Abilities:
+        able = Abilities.of(load(), self.model, self.options.get("api_base"))
+        return able if self.cache_markers is None else replace(able, marked=self.cache_markers)
 
     @reraise_interrupts()
-    def _attempt(self, request: Mapping[str, Any]) -> Response:
+    def _ask(self, request: Mapping[str, Any]) -> Response:
         litellm = load()
+        listener = delta_listener()
+        asked = self._with_options(request)
+        seconds = self._seconds()
+        if listener is not None:
+            asked |= {"stream": True, "stream_options": {"include_usage": True}}
+        raw = None
         try:
-            raw = litellm.completion(
-                model=self.model, timeout=self._seconds(), **CALL_OPTIONS, **request, **self.options
-            )
+            with deadline(seconds, litellm.exceptions.Timeout("The reply was still arriving at the timeout.", "", "")):
+                raw = litellm.completion(model=self.model, timeout=seconds, **CALL_OPTIONS, **asked)
+                if listener is not None:
+                    raw = collected(litellm, raw, request["messages"], listener)
         except Exception as error:
-            billed = isinstance(error, litellm.exceptions.Timeout)
+            # A stream that broke off, like a reply that came too late, was begun and is usually billed.
+            billed = raw is not None or isinstance(error, litellm.exceptions.Timeout)
             tokens = len(json.dumps(request, default=repr)) // CHARS_PER_TOKEN if billed else 0
             charge(Usage(calls=1, failed_calls=1, estimated_tokens=tokens))
             raise
         charge(self._usage(raw))
         if not getattr(raw, "choices", None):
             raise ModelError(AgentErrorCode.model_unavailable, f"{self.model} answered without a reply.", "Try again.")
-        return Response.of(raw)
+        reply = replace(Response.of(raw), model=self.model)
+        if len(reply.text) + sum(len(call.name) + len(call.arguments) for call in reply.tool_calls) > MAX_REPLY_CHARS:
+            raise endless()
+        return reply
+
+    def _with_options(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The request with the options of the model.
+
+        Claude refuses to think where its last decision with calls lacks the thinking, because another model wrote it: it is
+        then asked without.
+        """
+        asked = THINKING & self.options.keys()
+        if not asked or "claude" not in self.model.lower() or not has_thinking_gap(request["messages"]):
+            return {**request, **self.options}
+        messages = [{k: v for k, v in m.items() if k != "thinking_blocks"} for m in request["messages"]]
+        return {**request, **{k: v for k, v in self.options.items() if k not in THINKING}, "messages": messages}
 
     def _seconds(self) -> float:
         meter = current_meter()
@@ -154,80 +175,44 @@ class LiteLLMModel:
 
     def _usage(self, raw: Any) -> Usage:
         usage = getattr(raw, "usage", None)
+        read, thought = getattr(usage, "prompt_tokens_details", None), getattr(usage, "completion_tokens_details", None)
         cost = self._cost(raw)
         return Usage(
             calls=1,
-            input_tokens=int(getattr(usage, "prompt_tokens", 0) or 0),
-            output_tokens=int(getattr(usage, "completion_tokens", 0) or 0),
+            input_tokens=_count(usage, "prompt_tokens"),
+            output_tokens=_count(usage, "completion_tokens"),
             cost_usd=cost or 0.0,
             unpriced_calls=0 if cost is not None else 1,
+            cached_tokens=_count(read, "cached_tokens"),
+            cache_write_tokens=_count(usage, "cache_creation_input_tokens") or _count(read, "cache_creation_tokens"),
+            reasoning_tokens=_count(thought, "reasoning_tokens"),
         )
 
     def _cost(self, raw: Any) -> float | None:
         hidden = getattr(raw, "_hidden_params", None) or {}
         cost = hidden.get("response_cost")
+        if not isinstance(cost, int | float):
+            cost = self._computed_cost(raw)
         return float(cost) if isinstance(cost, int | float) and (cost > 0 or self.is_priced()) else None
 
-    def _pause(self, state: RetryCallState) -> float:
-        outcome = state.outcome
-        error = outcome.exception() if outcome else None
-        pause = wait_seconds(error, state.attempt_number, self.max_wait_seconds)
-        meter = current_meter()
-        left = meter.seconds_left() if meter else None
-        return pause if left is None else min(pause, left)
-
-    def _say_pause(self, state: RetryCallState) -> None:
-        """A model that is waited for looks like one that hangs: said as a warning, which Python shows on standard error."""
-        error = state.outcome.exception() if state.outcome else None
-        log.warning(
-            "%s: %s; trying again in %.0f s (attempt %d of %d)",
-            self.model, type(error).__name__, state.upcoming_sleep, state.attempt_number + 1, self.max_attempts,
-        )  # fmt: skip
+    def _computed_cost(self, raw: Any) -> Any:
+        """The cost of a streamed reply, which litellm prices only when it is asked."""
+        given = {key: self.options.get(key) for key in ("input_cost_per_token", "output_cost_per_token")}
+        prices = {"custom_cost_per_token": given} if None not in given.values() else {}
+        try:
+            return load().completion_cost(completion_response=raw, model=self.model, **prices)
+        except Exception:  # noqa: BLE001 - litellm raises a bare Exception for a model without a price
+            return None
 
 
-_loading = threading.Lock()
-
-
-def load() -> Any:
-    """litellm, quiet and without its own look-ups: it would fetch its price list from the network while being
-    imported. Safe in several threads: its modules import each other in circles, which two threads at once may leave half done.
-    What it warns of itself raises nothing, even where all warnings are errors. Raises ModelError ``setup_failed`` if it cannot be
-    imported.
-    """
-    with _loading:
-        return _loaded()
-
-
-def _loaded() -> Any:
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    try:
-        import litellm
-    except ImportError as error:
-        raise ModelError(
-            ErrorCode.setup_failed,
-            f"Models are called through the package litellm, which cannot be imported here: {error}.",
-            f"Run: {sys.executable} -m pip install litellm. Sandboxes work without it.",
-        ) from error
-
-    litellm.suppress_debug_info = True
-    litellm.drop_params = True
-    litellm.telemetry = False
-    if litellm.client_session is None:
-        import httpx
-        from litellm.llms.custom_httpx.http_handler import get_ssl_configuration
-
-        from .parts import JoiningTransport
-
-        _build_answers(litellm)
-        litellm.client_session = httpx.Client(
-            transport=JoiningTransport(verify=get_ssl_configuration()), follow_redirects=True
-        )
-    return litellm
+def _count(usage: Any, name: str) -> int:
+    value = getattr(usage, name, None)
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 @contextmanager
 def _without_empty_keys() -> Iterator[None]:
-    """Take keys that are set and empty out of the environment in the block: litellm looks only whether they are set."""
+    """Remove empty keys from the environment while the block runs: litellm only checks whether they are set."""
     empty = [name for name, value in os.environ.items() if name.endswith("_API_KEY") and not value]
     for name in empty:
         os.environ.pop(name, None)
@@ -235,23 +220,3 @@ def _without_empty_keys() -> Iterator[None]:
         yield
     finally:
         os.environ.update(dict.fromkeys(empty, ""))
-
-
-def _build_answers(litellm: Any) -> None:
-    """Have the classes of its answers built now. That warns, and litellm silences it by a filter that it adds while it is imported:
-    where that was undone since (pytest does so after each test) and warnings are errors, every call would fail at its answer.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        litellm.ModelResponse(choices=None, usage={})
-
-
-def request_of(prompt: Any) -> dict[str, Any]:
-    """The messages and tools of a prompt: a Prompt, a mapping with messages, or anything else as text of the user."""
-    if isinstance(prompt, Prompt):
-        prompt = prompt.to_dict()
-    if isinstance(prompt, Mapping) and "messages" in prompt:
-        request = {"messages": list(prompt["messages"])}
-        return {**request, "tools": list(prompt["tools"])} if prompt.get("tools") else request
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, default=repr)
-    return {"messages": [{"role": "user", "content": text}]}

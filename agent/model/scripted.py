@@ -14,7 +14,7 @@ from .brain import ScriptEndedError
 
 
 class ScriptedModel:
-    """Gives one reply of ``steps`` after the other.
+    """Replies with one of ``steps`` after the other.
 
     A step is a reply (text, ``{"thought", "tool", "args"}``, a Response), an exception to raise, or a function from
     the prompt to a reply. After the last one it raises ScriptEndedError, ``model_unavailable``. ``prompts`` keeps what it
@@ -27,7 +27,7 @@ class ScriptedModel:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """The script in a JSON file: a list of replies. Raises SandboxError ``invalid_configuration``."""
+        """Read the script from a JSON file: a list of replies. Raises SandboxError ``invalid_configuration``."""
         hint = 'A script is a JSON list of {"thought": "...", "tool": "NAME", "args": {...}} or of texts.'
         try:
             steps = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ class ScriptedModel:
 
     @property
     def remaining(self) -> int:
-        """How many steps were not used yet."""
+        """Return how many steps are left."""
         return max(len(self.steps) - len(self.prompts), 0)
 
     def __call__(self, prompt: Any, /) -> Any:

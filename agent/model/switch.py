@@ -1,4 +1,4 @@
-"""The switch that makes any call of a real model an error."""
+"""A switch that turns every call of a real model into an error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _forbidden: ContextVar[bool] = ContextVar("gamebox_forbid_real_models", default=
 
 @contextmanager
 def forbid_real_models() -> Iterator[None]:
-    """Within it, a call of a real model raises ``real_calls_forbidden``; so it does while
-    GAMEBOX_FORBID_REAL_MODELS=1.
+    """Have calls of real models raise ``real_calls_forbidden`` while the block runs.
+
+    GAMEBOX_FORBID_REAL_MODELS=1 does the same for a whole process.
     """
     token = _forbidden.set(True)
     try:

@@ -1,4 +1,4 @@
-"""Writing changes back to the host: all of them or none, and nothing that a sandbox should not decide."""
+"""Write changes back to the host: all of them or none, and nothing that a sandbox must not decide."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _MOST_LINKS = 40  # that Linux follows for one path
 
 
 def apply(snapshot: Snapshot, folder: Path, changes: Sequence[Change]) -> None:
-    """Make ``snapshot.repo`` on the host what it became in ``folder``. Everything is checked first, then written.
+    """Make ``snapshot.repo`` on the host what it became in ``folder``. Everything is checked before anything is
+    written.
 
-    Raises SandboxError ``apply_refused``, with nothing changed, for what leads out of the repository, through a link or into .git,
-    for what git would take for a repository, and for files that changed on the host since the copy; also when writing fails, after
-    putting back what was there. What cannot be put back is named, with the folder that keeps it.
+    Raises SandboxError ``apply_refused``, with nothing changed, for a path that leads out of the repository, through a
+    link or into .git, for a folder that git would take for a repository, and for a file that changed on the host since
+    the copy; also if writing fails, after restoring what was there. What cannot be restored is named, with the folder
+    that keeps it.
     """
     try:
         with Folder(snapshot.repo) as repo, Folder(folder) as after:
@@ -34,10 +36,10 @@ def apply(snapshot: Snapshot, folder: Path, changes: Sequence[Change]) -> None:
             problems = [f"{c.path!r:.300} {why}" for c in changes if (why := checks.refusal(c))]
             problems += checks.redirected()
             if problems:
-                shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+                listed = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
                 raise SandboxError(
                     AgentErrorCode.apply_refused,
-                    f"Nothing was written back: {shown}.",
+                    f"Nothing was written back: {listed}.",
                     "Apply the diff by hand, or run the agent again on the repository as it is now.",
                 )
             _write_all(repo, after, changes)
@@ -48,12 +50,14 @@ def apply(snapshot: Snapshot, folder: Path, changes: Sequence[Change]) -> None:
 
 
 class _Checks:
-    """What may not be written, by what is on the host now and what all ``changes`` together would make of it."""
+    """What must not be written, given what is on the host now and what all ``changes`` together would make of it."""
 
     def __init__(self, snapshot: Snapshot, repo: Folder, after: Folder, changes: Sequence[Change]) -> None:
         self._snapshot, self._repo, self._after = snapshot, repo, after
         self._real = os.path.realpath(snapshot.repo)
-        self._links = {change.path: change.after.digest for change in changes if change.after is not None and change.after.link}
+        self._links = {
+            change.path: change.after.digest for change in changes if change.after is not None and change.after.link
+        }
         self._changes = {change.path: change for change in changes}
         self._deleted = {change.path for change in changes if change.after is None}
         self._added: dict[str, set[str]] = {}
@@ -65,7 +69,7 @@ class _Checks:
         self._plain_folders = {""}
 
     def refusal(self, change: Change) -> str | None:
-        """Why this change may not be written, or None."""
+        """Return why this change must not be written, or None."""
         try:
             parts = split(change.path)
         except UnsafePathError:
@@ -75,14 +79,21 @@ class _Checks:
         folders = ["/".join(parts[:end]) for end in range(len(parts))]
         if (why := self._obstacle(folders)) is not None:
             return why
-        if change.after is not None and (taken := next((f for f in folders if self._is_git_folder(f)), None)) is not None:
+        if (
+            change.after is not None
+            and (taken := next((f for f in folders if self._is_git_folder(f)), None)) is not None
+        ):
             return f"would be in {taken or '.'!r:.300}, which git would treat as a repository: it has HEAD, objects and refs"
-        if change.after is not None and change.after.link and (why := self._refused_link(change.path, change.after.digest)):
+        if (
+            change.after is not None
+            and change.after.link
+            and (why := self._refused_link(change.path, change.after.digest))
+        ):
             return f"is a link to {change.after.digest!r:.300}, which {why}"
         return self._refused_state(change)
 
     def _obstacle(self, folders: Sequence[str]) -> str | None:
-        """A link or file of the host on the way to a path, unless it goes as well."""
+        """Return a link or file of the host on the way to a path, unless it is deleted as well."""
         for folder in folders:
             if folder in self._plain_folders:
                 continue
@@ -97,7 +108,9 @@ class _Checks:
         return None
 
     def _is_git_folder(self, folder: str) -> bool:
-        """Whether git would take ``folder`` for a repository once everything is written, and so obey its config."""
+        """Return whether git would take ``folder`` for a repository once everything is written, and so obey its
+        config.
+        """
         if folder not in self._git_folders:
             names = {name.casefold() for name in (*self._repo.names(folder), *self._added.get(folder, ()))}
             self._git_folders[folder] = "head" in names and ({"objects", "refs"} <= names or "commondir" in names)
@@ -114,7 +127,7 @@ class _Checks:
         return None
 
     def redirected(self) -> list[str]:
-        """What is wrong with the links that stay as they are: those that other links would make lead out, or into .git."""
+        """Return what is wrong with unchanged links: those that other links would make lead out, or into .git."""
         if not any((c.before and c.before.link) or (c.after and c.after.link) for c in self._changes.values()):
             return []
         found = []
@@ -122,12 +135,16 @@ class _Checks:
             if state.link and path not in self._changes and (why := self._refused_link(path, state.digest)) is not None:
                 real = os.path.relpath(os.path.realpath(os.path.join(self._real, path)), self._real)  # noqa: PTH118
                 if not real.startswith("..") and not leads_into_git(real):  # it did not before
-                    found.append(f"{path!r:.300} is a link that would change where it leads: to {state.digest!r:.300}, which {why}")
+                    found.append(
+                        f"{path!r:.300} is a link that would change where it leads: to {state.digest!r:.300}, which {why}"
+                    )
         return found
 
     def _resolved(self, path: str, target: str) -> str | None:
-        """Where a link at ``path`` leads once everything is written, as a path in the repository; None if that is outside, or
-        takes more links than Linux follows. The text of a link does not tell, for it may lead through others.
+        """Return where a link at ``path`` leads once everything is written, as a path in the repository.
+
+        None if that is outside, or takes more links than Linux follows. The text of a link does not tell, because it
+        may lead through others.
         """
         here = path.split("/")[:-1]
         waiting = target.split("/")[::-1]
@@ -156,7 +173,7 @@ class _Checks:
         return "/".join(here)
 
     def _link_at(self, path: str) -> str | None:
-        """The target of the link that will be at ``path``; None if it will be none."""
+        """Return the target of the link that will be at ``path``; None if there will be no link."""
         if path in self._changes or path in self._added:
             return self._links.get(path)
         status = self._repo.status(path)
@@ -178,7 +195,7 @@ class _Checks:
 
 
 def _files_in(repo: Folder, folder: str) -> list[str]:
-    """Everything below a folder that is not a folder."""
+    """Return everything below a folder that is not a folder itself."""
     found: list[str] = []
     waiting = [folder]
     while waiting:
@@ -243,7 +260,7 @@ def _keep(repo: Folder, path: str, kept: Path) -> None:
 
 
 def _undo(repo: Folder, done: Sequence[Change], kept: Path) -> list[str]:
-    """Put back what was there. Return what could not be, each with the file that keeps it."""
+    """Restore what was there. Return what could not be restored, each with the file that keeps it."""
     left = []
     for number, change in reversed(list(enumerate(done))):
         saved = kept / str(number)
@@ -254,7 +271,9 @@ def _undo(repo: Folder, done: Sequence[Change], kept: Path) -> list[str]:
             elif saved.exists():
                 status = saved.stat()
                 with saved.open("rb") as source:
-                    repo.replace(change.path, source, stat.S_IMODE(status.st_mode), (status.st_atime_ns, status.st_mtime_ns))
+                    repo.replace(
+                        change.path, source, stat.S_IMODE(status.st_mode), (status.st_atime_ns, status.st_mtime_ns)
+                    )
             elif there is not None and not stat.S_ISDIR(there.st_mode):
                 repo.unlink(change.path)
                 repo.remove_empty(change.path.rpartition("/")[0])

@@ -1,7 +1,7 @@
-"""A folder of the host held by a descriptor. Nothing beneath it is reached through a link, and nothing is waited for.
+"""A folder of the host held by a descriptor. Nothing beneath it is reached through a link, and no call waits.
 
-A repository is written by strangers: its names, links, pipes and depth are hostile. Paths here are relative, with forward
-slashes; names that are not UTF-8 carry surrogate escapes. The code works without git and without openat2, so it is the same on
+Strangers write repositories: names, links, pipes and depth are hostile. Paths here are relative, with forward slashes;
+names that are not UTF-8 have surrogate escapes. The code works without git and without openat2, so it is the same on
 every host.
 """
 
@@ -29,7 +29,7 @@ _GIT_SHORT_NAME = re.compile(r"git~\d+")
 
 
 class UnsafePathError(ValueError):
-    """A path that does not name anything beneath a folder: absolute, or with an empty, ``.`` or ``..`` part."""
+    """A path that names nothing beneath a folder: absolute, or with an empty, ``.`` or ``..`` part."""
 
 
 def split(path: str) -> tuple[str, ...]:
@@ -41,13 +41,15 @@ def split(path: str) -> tuple[str, ...]:
 
 
 def is_git_name(name: str) -> bool:
-    """Whether some file system takes ``name`` for ``.git``: by case, trailing dots, a stream, a short name, hidden characters."""
+    """Return whether some file system takes ``name`` for ``.git``: by case, trailing dots, a stream, a short name,
+    hidden characters.
+    """
     plain = _IGNORED_BY_HFS.sub("", name).split(":", 1)[0].rstrip(". ").casefold()
     return plain == ".git" or _GIT_SHORT_NAME.fullmatch(plain) is not None
 
 
 def leads_into_git(path: str) -> bool:
-    """Whether a part of ``path`` is ``.git`` to some file system; a backslash separates parts on some."""
+    """Return whether a part of ``path`` is ``.git`` to some file system; a backslash separates parts on some."""
     return any(is_git_name(part) for part in re.split(r"[/\\]", path))
 
 
@@ -73,7 +75,9 @@ class Folder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -85,7 +89,7 @@ class Folder:
 
     @property
     def owner(self) -> int:
-        """The number of the user who owns it."""
+        """Return the number of the user who owns it."""
         return os.fstat(self._fd).st_uid
 
     def _forget(self) -> None:
@@ -233,7 +237,6 @@ class Folder:
                 break
             parts = parts[:-1]
         self._forget()
-
 
     def remove_folders(self, folder: str) -> None:
         """Remove ``folder`` and the folders in it. Raises OSError ENOTEMPTY if one has anything else."""

@@ -1,4 +1,4 @@
-"""What changed between the copy that went in and what came back, and its diff in git's form."""
+"""What changed between the copy that went in and what came back, and its diff in git's format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .snapshot import FileState, Snapshot, states_under
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file that is not as it was; ``before`` is None for a new one, ``after`` for one that is gone."""
+    """One file that differs; ``before`` is None for a new one, ``after`` for a deleted one."""
 
     path: str
     before: FileState | None
@@ -28,7 +28,7 @@ class Change:
 
 
 def changes(snapshot: Snapshot, folder: Path, skipped: Collection[str] = ()) -> list[Change]:
-    """What differs in ``folder``, by path. New files that the repository ignores do not count, nor does what was
+    """Return what differs in ``folder``, sorted by path, without new files that the repository ignores and without
     ``skipped``.
     """
     now = states_under(folder)
@@ -43,13 +43,15 @@ def changes(snapshot: Snapshot, folder: Path, skipped: Collection[str] = ()) -> 
 
 
 def diff_text(snapshot: Snapshot, folder: Path, found: Collection[Change]) -> str:
-    """The changes as one diff that ``git apply`` takes. Bytes that are no UTF-8 stand in it as surrogate escapes.
+    """Return the changes as one diff that ``git apply`` accepts. Bytes that are not UTF-8 appear as surrogate escapes.
 
-    Of a file larger than MAX_BINARY_BYTES there is one line that says so, which ``git apply`` passes over.
+    A file larger than MAX_BINARY_BYTES is represented by one line that says so, which ``git apply`` skips.
     """
     with Folder(snapshot.copy) as before, Folder(folder) as after:
         return "".join(
-            file_patch(change.path, _version(change.before, before, change.path), _version(change.after, after, change.path))
+            file_patch(
+                change.path, _version(change.before, before, change.path), _version(change.after, after, change.path)
+            )
             for change in found
         )
 

@@ -57,7 +57,9 @@ def find_root(folder: Path, *, owned: bool = False) -> Path | None:
 
 
 def _this_user(work_tree: os.stat_result) -> set[int]:
-    """Who may own a .git that is used unasked: this user; for root also the owner of the work tree, and who called sudo."""
+    """Return who may own a .git that is used unasked: this user; for root also the owner of the work tree, and the
+    user who called sudo.
+    """
     if os.geteuid() != 0:
         return {os.geteuid()}
     caller = os.environ.get("SUDO_UID", "")
@@ -65,7 +67,7 @@ def _this_user(work_tree: os.stat_result) -> set[int]:
 
 
 def _owners_of_git(root: Path) -> set[int]:
-    """The owners of the .git of ``root``, and of the folders that it names; -1 for what cannot be opened."""
+    """Return the owners of the .git of ``root`` and of the folders that it names; -1 for what cannot be opened."""
     try:
         owners = {(root / ".git").lstat().st_uid}
         for place in folders_of_git(root) or ():
@@ -150,21 +152,26 @@ def _index(held: Folder, path: str) -> tuple[Index, str]:
 def _exclude(held: Folder, path: str) -> tuple[bytes, str]:
     data = held.read(path, MOST_PATTERN_BYTES)
     if data is None and held.status(path) is not None:
-        return b"", f".git/info/exclude is not used: it is not a readable file of at most {MOST_PATTERN_BYTES >> 10} KiB"
+        return (
+            b"",
+            f".git/info/exclude is not used: it is not a readable file of at most {MOST_PATTERN_BYTES >> 10} KiB",
+        )
     return data or b"", ""
 
 
 def _pointer(held: Folder) -> str | None:
-    """What a .git file names."""
+    """Return what a .git file names."""
     text = os.fsdecode(held.read(".git", MOST_POINTER_BYTES) or b"")
     return text.removeprefix("gitdir:").strip() if text.startswith("gitdir:") and "\0" not in text else None
 
 
 def _checked(root: Path, pointer: str) -> tuple[Place, Place] | None:
-    """The folder of git that a .git file names, and the one it shares with other worktrees; None unless it belongs to ``root``.
+    """Return the git folder that a .git file names, and the one it shares with other worktrees; None unless it belongs
+    to ``root``.
 
-    A submodule's lies in .git/modules of another work tree, and its core.worktree names ``root`` in turn. A worktree's names the
-    .git file. Both lie outside of ``root``: what is inside was written by the one who wrote the pointer, and proves nothing.
+    That of a submodule is in .git/modules of another work tree, and its core.worktree names ``root`` in turn. That of
+    a worktree names the .git file. Both are outside of ``root``: what is inside was written by the author of the
+    pointer, and proves nothing.
     """
     named = Path(os.path.normpath(root / pointer))
     parts = named.parts
@@ -182,13 +189,13 @@ def _checked(root: Path, pointer: str) -> tuple[Place, Place] | None:
 
 
 def _outside(root: Path, folder: Path) -> Path | None:
-    """The real path of ``folder``; None if it is reached through ``root`` or lies in it."""
+    """Return the real path of ``folder``; None if it is reached through ``root`` or is in it."""
     real = Path(os.path.realpath(folder))
     return None if folder.is_relative_to(root) or real.is_relative_to(root) else real
 
 
 def _submodule_of(base: Path, below: str) -> Path | None:
-    """The work tree that the folder of git of a submodule, at ``below`` in ``base``, says it belongs to."""
+    """Return the work tree that a submodule's git folder, at ``below`` in ``base``, says it belongs to."""
     try:
         with Folder(base, below) as held:
             configs = [held.read(name, MOST_CONFIG_BYTES) or b"" for name in ("config", "config.worktree")]
@@ -199,7 +206,7 @@ def _submodule_of(base: Path, below: str) -> Path | None:
 
 
 def _work_tree_of(base: Path, below: str) -> Path | None:
-    """The work tree that the folder of git of a worktree, at ``below`` in ``base``, says it belongs to."""
+    """Return the work tree that a worktree's git folder, at ``below`` in ``base``, says it belongs to."""
     try:
         with Folder(base, below) as held:
             back = os.fsdecode(held.read("gitdir", MOST_POINTER_BYTES) or b"").strip()
@@ -232,7 +239,7 @@ def _read(path: Path, most_bytes: int) -> bytes:
 
 
 def _values_of_core(config: bytes, wanted: str) -> Iterator[str]:
-    """The values of ``wanted``, in lower case, of the section core of a configuration file, in order."""
+    """Return the values of ``wanted``, in lower case, in the section core of a configuration file, in order."""
     section = ""
     for line in os.fsdecode(config).splitlines():
         text = line.strip()

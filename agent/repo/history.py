@@ -56,7 +56,7 @@ class History:
 
     @property
     def size_bytes(self) -> int:
-        """What its objects and refs take."""
+        """The size of its objects and refs."""
         return sum(self._files.values())
 
     def copy(self, target: Folder) -> None:
@@ -85,7 +85,11 @@ def _found(held: Folder) -> Iterator[tuple[str, int]]:
             if stat.S_ISDIR(each.st_mode):
                 if path.count("/") < _LEVELS and path not in ("objects/info", "refs/bisect", "refs/worktree"):
                     waiting.append(path)
-            elif stat.S_ISREG(each.st_mode) and (_OBJECT.fullmatch(path) or _REF.fullmatch(path)) and not leads_into_git(path):
+            elif (
+                stat.S_ISREG(each.st_mode)
+                and (_OBJECT.fullmatch(path) or _REF.fullmatch(path))
+                and not leads_into_git(path)
+            ):
                 count += 1
                 yield path, each.st_size
                 if count > MOST_FILES:

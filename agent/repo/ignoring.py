@@ -1,4 +1,6 @@
-"""Which files of a repository count: those that git would take, found without git and without the repository's configuration."""
+"""Which files of a repository count: those that git would add, found without git and without the repository's
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class _Asked:
 
 
 def special_kind(status: os.stat_result) -> str:
-    """What a pipe, a socket or a device is called; "" for everything else."""
+    """Return the word for a pipe, a socket or a device; "" for everything else."""
     kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
     return kinds.get(stat.S_IFMT(status.st_mode), "")
 
@@ -72,17 +74,17 @@ class Rules:
                 raise self._refused(_TOO_MUCH_WORK) from None
 
     def found(self) -> list[Found]:
-        """Files and links that are tracked or not ignored, sorted by path."""
+        """Return files and links that are tracked or not ignored, sorted by path."""
         return list(self._found.values())
 
     def files(self) -> list[str]:
-        """The paths of ``found``."""
+        """Return the paths of ``found``."""
         return list(self._found)
 
     def ignored(self, paths: Iterable[str]) -> set[str]:
-        """Those of ``paths`` that are leftovers of tools, in a .git, or would be ignored.
+        """Return those of ``paths`` that are leftovers of tools, in a .git, or would be ignored.
 
-        Raises SandboxError ``workspace_invalid`` if that takes too long to tell.
+        Raises SandboxError ``workspace_invalid`` if that takes too long to decide.
         """
         try:
             return {path for path in paths if is_leftover(path) or self._is_ignored(path)}
@@ -102,8 +104,8 @@ class Rules:
         return is_git_name(name) or self._verdict(parts, False)
 
     def _verdict(self, parts: Sequence[str], is_folder: bool) -> bool:
-        """Whether the last of ``parts`` is ignored; its folders are not considered. The deepest .gitignore that has a pattern for
-        it decides.
+        """Return whether the last of ``parts`` is ignored, regardless of its folders. The deepest .gitignore with a
+        matching pattern decides.
         """
         full = (*self._prefix, *parts)
         self._work.take((1 + len(self._depths)) * len(full))  # each depth is looked up by the parts above it
@@ -121,7 +123,9 @@ class Rules:
                 self._depths = sorted((*self._depths, len(parts)), reverse=True)
 
     def _located(self) -> tuple[WorkTree | None, tuple[str, ...]]:
-        """The work tree that the repository is in, and its parts from there. A folder that the work tree ignores stands alone."""
+        """Return the work tree that the repository is in, and its parts from there. A folder that the work tree
+        ignores stands alone.
+        """
         root = find_root(self.repo)
         users = self._with(user_excludes(), (), "the user's file of patterns")
         self._set((), users)
@@ -135,7 +139,9 @@ class Rules:
             self.problems.append(tree.exclude_problem)
         if tree.index.refused:
             count = tree.index.refused
-            self.problems.append(f"not copied: {count} path{'s' if count > 1 else ''} in git's index lead outside or into .git")
+            self.problems.append(
+                f"not copied: {count} path{'s' if count > 1 else ''} in git's index lead outside or into .git"
+            )
         self._set((), self._with(tree.exclude, users, "info/exclude"))
         with Folder(root) as held:
             for end in range(len(parts)):
@@ -147,7 +153,9 @@ class Rules:
         return tree, parts
 
     def _with(self, data: bytes, others: tuple[Patterns, ...], path: str) -> tuple[Patterns, ...]:
-        """The patterns in ``data``, which is at ``path``, before ``others``, which count only where these say nothing."""
+        """Return the patterns in ``data``, which is at ``path``, followed by ``others``, which count only if these do
+        not match.
+        """
         patterns = Patterns.of_bytes(data, self._work)
         if patterns.too_long:
             lines = f"{patterns.too_long} line{'s' if patterns.too_long > 1 else ''}"
@@ -158,7 +166,7 @@ class Rules:
         return (patterns, *others) if patterns.patterns else others
 
     def _load(self, held: Folder, folder: str, parts: tuple[str, ...]) -> None:
-        """Take up the .gitignore of a folder. A link or a pipe of that name is not one, as for git."""
+        """Read the .gitignore of a folder. A link or a pipe of that name is not one, as for git."""
         path = f"{folder}/{IGNORE_FILE}" if folder else IGNORE_FILE
         status = held.status(path)
         if status is None or not stat.S_ISREG(status.st_mode):
@@ -167,7 +175,9 @@ class Rules:
             return
         data = held.read(path, MOST_PATTERN_BYTES)
         if data is None:
-            self.problems.append(f"{path} is not used: it is larger than {MOST_PATTERN_BYTES >> 10} KiB or cannot be read")
+            self.problems.append(
+                f"{path} is not used: it is larger than {MOST_PATTERN_BYTES >> 10} KiB or cannot be read"
+            )
             return
         self._set(parts, self._with(data, self._patterns.get(parts, ()), path))
 
@@ -198,7 +208,9 @@ class Rules:
         return {path: found[path] for path in sorted(found)}
 
     def _entries(self, held: Folder, parts: tuple[str, ...]) -> list[tuple[str, os.stat_result]]:
-        """What is in a folder, by path, once its .gitignore is in force; nothing for a repository in the work tree of another."""
+        """Return what is in a folder, by path, once its .gitignore is in force; nothing for a repository in the work
+        tree of another.
+        """
         folder = "/".join(parts)
         if len(parts) > MOST_LEVELS:
             raise self._refused(f"It has folders more than {MOST_LEVELS} levels deep ({folder[:60]}…)")

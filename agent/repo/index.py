@@ -1,4 +1,4 @@
-"""Reading git's index (gitformat-index, versions 2 to 4): the paths of the tracked files, from bytes that are hostile."""
+"""Read git's index (gitformat-index, versions 2 to 4): the paths of the tracked files, from hostile bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def parse_index(data: bytes) -> Index:
 
 
 def _digest_bytes(data: bytes) -> int:
-    """The length of its object names. It is written only in the config, which is not read, but the last digest tells it too."""
+    """Return the length of its object names. Only the config has it, which is not read, but the last digest shows it
+    too.
+    """
     for digest in (hashlib.sha1, hashlib.sha256):
         length = digest().digest_size
         if data[-length:] == digest(data[:-length], usedforsecurity=False).digest():
@@ -83,7 +85,9 @@ def _parse(data: bytes, version: int, digest_bytes: int) -> Index:
 
 
 def _entry(data: bytes, start: int, end: int, fixed: int, version: int, previous: bytes) -> tuple[int, bytes, int]:
-    """Kind and name of the entry at ``start``, whose fixed part has ``fixed`` bytes, and where the next one begins."""
+    """Return kind and name of the entry at ``start``, whose fixed part has ``fixed`` bytes, and where the next one
+    begins.
+    """
     at = start + fixed
     if at > end:
         raise IndexUnreadableError("it is damaged")
@@ -112,7 +116,7 @@ def _is_safe(path: str) -> bool:
 
 
 def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """A number of variable length, as in the offsets of packs."""
+    """Read a number of variable length, as in the offsets of packs."""
     value = -1
     for position in range(at, min(at + 5, end)):
         value = (value + 1) << 7 | data[position] & 0x7F
@@ -122,7 +126,7 @@ def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def _check_extensions(data: bytes, at: int, end: int) -> None:
-    """The blocks behind the entries must fill the rest exactly, or the entries were read wrongly."""
+    """Check that the blocks behind the entries fill the rest exactly: otherwise the entries were read wrongly."""
     while at < end:
         if at + 8 > end:
             raise IndexUnreadableError("it is damaged")

@@ -1,4 +1,6 @@
-"""The repository that the workspace of a sandbox is: made inside, by the git of its image, from the files that were copied."""
+"""The git repository in the workspace of a sandbox: made inside, by the git of its image, from the files that were
+copied.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,17 @@ _NO_GIT = 97
 _NO_COMMITS = 98
 # Neither the configuration of a user nor templates count, and the commit is the same each time, so that replays agree.
 _ENVIRONMENT = {
-    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C",
-    "GIT_AUTHOR_NAME": "Gamebox", "GIT_AUTHOR_EMAIL": "gamebox@example.com", "GIT_AUTHOR_DATE": "2000-01-01T00:00:00+0000",
-    "GIT_COMMITTER_NAME": "Gamebox", "GIT_COMMITTER_EMAIL": "gamebox@example.com",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+    "GIT_AUTHOR_NAME": "Gamebox",
+    "GIT_AUTHOR_EMAIL": "gamebox@example.com",
+    "GIT_AUTHOR_DATE": "2000-01-01T00:00:00+0000",
+    "GIT_COMMITTER_NAME": "Gamebox",
+    "GIT_COMMITTER_EMAIL": "gamebox@example.com",
     "GIT_COMMITTER_DATE": "2000-01-01T00:00:00+0000",
-}  # fmt: skip
+}
 _INIT = (
     "git -c init.defaultBranch=main init -q --template= {options} . && "
     "git config user.name Gamebox && git config user.email gamebox@example.com && git config gc.auto 0"
@@ -34,7 +42,9 @@ _HISTORY = (
 
 
 def repository_in(environment: Environment, size_bytes: int, most_bytes: int | None, *, history: bool = False) -> str:
-    """As ``make_repository``, unless files of ``size_bytes`` leave too little of the workspace's ``most_bytes`` for objects."""
+    """Make the repository as ``make_repository`` does, unless files of ``size_bytes`` leave too little of
+    ``most_bytes`` for objects.
+    """
     if most_bytes is not None and not history and size_bytes * 3 > most_bytes:
         return "the workspace is not a git repository: its files take more than a third of the space"
     return make_repository(environment, history=history)
@@ -58,7 +68,7 @@ def make_repository(environment: Environment, *, history: bool = False) -> str:
 
 
 def _tried(environment: Environment, script: str) -> str:
-    """Why the script failed, after what it made was removed; "" if it did not."""
+    """Return why the script failed, after removing what it made; "" if it did not fail."""
     guarded = f"command -v git >/dev/null || exit {_NO_GIT}; ({script}) 2>&1"
     answer = answered(environment.run, guarded, session=None, env=_ENVIRONMENT, timeout_seconds=SECONDS)
     if answer.ok and answer.result.exit_code == 0:

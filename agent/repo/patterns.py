@@ -13,9 +13,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _CLASSES = {
-    "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9", "graph": "!-~",
-    "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": " \\t-\\r", "upper": "A-Z", "xdigit": "0-9A-Fa-f",
-}  # fmt: skip
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "blank": " \\t",
+    "cntrl": "\\x00-\\x1f\\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": "!-/:-@\\[-`{-~",
+    "space": " \\t-\\r",
+    "upper": "A-Z",
+    "xdigit": "0-9A-Fa-f",
+}
 _ANY = "**"
 # In units of about 60 ns: a character of a pattern that is compared with a name of at most _SHORT characters. 200 patterns and
 # 100,000 files take a third of it; what takes all of it has worked for about half a minute.
@@ -23,7 +33,9 @@ MOST_WORK = 500_000_000
 _SHORT = 32
 _CALL = 16  # of each comparison, whatever it compares
 _READING = 4  # for a byte of a file of patterns
-_COMPILING = 500  # for a character of a pattern, which takes up to 11 µs, and half a KiB for as long as the rules are kept
+_COMPILING = (
+    500  # for a character of a pattern, which takes up to 11 µs, and half a KiB for as long as the rules are kept
+)
 # No path that counts is as long, so a longer line could only be one that wastes time.
 MOST_LINE_BYTES = 4096
 
@@ -33,17 +45,19 @@ class TooMuchWorkError(Exception):
 
 
 class Work:
-    """How much may still be read, compiled and compared, by several lists of patterns together."""
+    """The budget for reading, compiling and comparing, shared by several lists of patterns."""
 
     def __init__(self, left: int = MOST_WORK) -> None:
         self.left = left
 
     def spend(self, characters: int, name: str) -> None:
-        """Count a comparison of ``name`` with patterns of ``characters`` in all. Raises TooMuchWorkError once it is too much."""
+        """Count a comparison of ``name`` with patterns of ``characters`` in all. Raises TooMuchWorkError over the
+        budget.
+        """
         self.take(_CALL + characters * (1 + len(name) // _SHORT))
 
     def take(self, units: int) -> None:
-        """Count ``units``, such as the parts of a path that are passed over. Raises TooMuchWorkError once it is too much."""
+        """Count ``units``, such as the parts of a path that are skipped. Raises TooMuchWorkError over the budget."""
         self.left -= units
         if self.left < 0:
             raise TooMuchWorkError
@@ -67,7 +81,7 @@ class Pattern:
         return sum(segment != _ANY for segment in self.segments)
 
     def matches(self, parts: Sequence[str], work: Work) -> bool:
-        """Whether the path ``parts``, relative to the folder of the pattern, is one that it means."""
+        """Return whether the path ``parts``, relative to the folder of the pattern, is one that it means."""
         if self.by_name:
             work.spend(len(self.segments[0]), parts[-1])
             return bool(self._compiled[0] and self._compiled[0].fullmatch(parts[-1]))
@@ -104,7 +118,7 @@ class Patterns:
 
     @classmethod
     def of_bytes(cls, data: bytes, work: Work) -> Patterns:
-        """The patterns of a file's bytes. What compiling them takes is counted here. Raises TooMuchWorkError."""
+        """Return the patterns in a file's bytes. Compiling them is counted as work. Raises TooMuchWorkError."""
         work.take(_CALL + _READING * len(data))
         lines = [line for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n") if not line.startswith(b"#")]
         used = [line for line in lines if len(line) <= MOST_LINE_BYTES]
@@ -117,7 +131,7 @@ class Patterns:
         return re.compile("|".join(f"(?:{source})" for source in sources) or "(?!)", re.DOTALL)
 
     def verdict(self, parts: Sequence[str], is_folder: bool, work: Work) -> bool | None:
-        """Whether the path is ignored; None if no pattern says anything about it. The last one that matches decides."""
+        """Return whether the path is ignored; None if no pattern matches. The last one that matches decides."""
         work.take(len(parts))
         name = _byte_wise(parts[-1])
         work.spend(self._characters, name)
@@ -134,7 +148,7 @@ class Patterns:
 
 
 def _byte_wise(text: str) -> str:
-    """The bytes of a name, one character each: git compares bytes, so that ``?`` is one of them."""
+    """Return the bytes of a name, one character each: git compares bytes, so that ``?`` is one of them."""
     return text if text.isascii() else os.fsencode(text).decode("latin-1")
 
 
@@ -170,7 +184,9 @@ class _NeverMatchesError(Exception):
 
 
 def _regex(segment: str) -> str:
-    """A regular expression for one name. Each piece between two * is tried once at each place (an atomic group)."""
+    """Return a regular expression for one name. Each piece between two * is tried once at each place (an atomic
+    group).
+    """
     pieces = [""]
     at = 0
     while at < len(segment):
@@ -199,7 +215,7 @@ def _regex(segment: str) -> str:
 
 
 def _bracket(segment: str, at: int) -> tuple[str, int]:
-    """The regular expression of a bracket whose content begins at ``at``, and where it ends."""
+    """Return the regular expression of a bracket whose content begins at ``at``, and where it ends."""
     negated = segment[at : at + 1] in ("!", "^")
     at += negated
     ranges = ""

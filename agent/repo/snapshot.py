@@ -30,7 +30,7 @@ SMALLER = "List what the agent does not need in .gitignore, or name a smaller fo
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """``digest`` is the SHA-256 of a file's bytes, or the target of a link."""
+    """The state of a file or link. ``digest`` is the SHA-256 of a file's bytes, or the target of a link."""
 
     digest: str
     executable: bool = False
@@ -39,8 +39,10 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy of the files of ``repo`` at ``copy``, and their states at that moment. ``left_out`` are links that lead out, or into
-    .git; ``problems`` say what else of the repository is not in the copy. ``size_bytes`` is what the copy takes.
+    """A copy of the files of ``repo`` at ``copy``, with their states.
+
+    ``left_out`` are links that lead out, or into .git; ``problems`` say what else of the repository is not in the
+    copy. ``size_bytes`` is the size of the copy.
     """
 
     repo: Path
@@ -126,7 +128,9 @@ def check_room(repo: Path, found: Iterable[Found], place: Path, most_bytes: int 
 
 
 def state_in(folder: Folder, path: str) -> FileState | None:
-    """The state of the file or link at ``path`` in ``folder``; None if there is neither, or a link is on the way."""
+    """Return the state of the file or link at ``path`` in ``folder``; None if there is neither, or a link is on the
+    way.
+    """
     status = folder.status(path)
     if status is not None and stat.S_ISLNK(status.st_mode):
         return FileState(folder.link(path), link=True)
@@ -140,9 +144,13 @@ def state_in(folder: Folder, path: str) -> FileState | None:
 
 
 def states_under(folder: Path) -> dict[str, FileState]:
-    """The states of all files and links below ``folder``, by relative path; links are not followed, and .git is left out."""
+    """Return the states of all files and links below ``folder``, by relative path. Links are not followed; .git is
+    left out.
+    """
     with Folder(folder) as held:
-        paths = [path for path, status in walk_files(held) if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)]
+        paths = [
+            path for path, status in walk_files(held) if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+        ]
         return {path: state for path in paths if (state := state_in(held, path)) is not None}
 
 
@@ -151,7 +159,7 @@ def _may_copy_link(path: str, target: str) -> bool:
 
 
 def stays_inside(path: str, target: str) -> bool:
-    """Whether a link at ``path`` (relative to the repository) to ``target`` stays in the repository."""
+    """Return whether a link at ``path`` (relative to the repository) to ``target`` stays in the repository."""
     if not target or target.startswith("/"):
         return False
     joined = os.path.normpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120 - pure text

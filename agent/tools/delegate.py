@@ -1,4 +1,4 @@
-"""The action that hands a task to another agent."""
+"""The kit ``delegate``: hand a task to another agent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.actions import Action
-from agent.delegation import MAX_DEPTH, Delegation, schema_of, words_of
+from agent.core.actions import Action
+from agent.core.kits import Kit
+from agent.core.loop.layers import Layer
 from agent.errors import AgentErrorCode
-from agent.hooks import Hooks
-from agent.kits import Kit
+from agent.layers.delegation import MAX_DEPTH, Delegation, schema_of, words_of
 from sandbox.envelope import Failure, Success
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NAME = "delegate"
 
 class _Delegate(Action):
     def show(self, envelope: Mapping[str, Any]) -> str:
-        """The envelope; of an agent that did not finish, what it handed in stands there in words."""
+        """Return the envelope as text; the result of an agent that did not finish is put into words."""
         result = envelope.get("result")
         if envelope.get("code") == AgentErrorCode.delegate_not_finished.value and isinstance(result, Mapping):
             envelope = {**envelope, "result": words_of(result, str(envelope.get("error")))}
@@ -29,10 +29,10 @@ class _Delegate(Action):
 
 
 class DelegateKit(Kit):
-    """``delegate(agent, inputs)``. ``agents`` names those that can be chosen, all of the hub if it is None; see ``Delegation``.
+    """``delegate(agent, inputs)``. ``agents`` limits the choice; None allows all agents of the hub. See ``Delegation``.
 
-    Where no agent can be delegated to there is no action, and the description says why. Raises ValueError for a depth below 1,
-    SandboxError for an agent that is not there.
+    If there is no agent to delegate to, the kit has no action, and its description says why. Raises ValueError for a depth
+    below 1, and SandboxError for an agent that does not exist.
     """
 
     name = NAME
@@ -45,23 +45,21 @@ class DelegateKit(Kit):
         self._actions = (self._action(),) if self._delegation.agents else ()
 
     def actions(self) -> Sequence[Action]:
-        """See the base class."""
         return self._actions
 
     def describe(self) -> Mapping[str, str]:
-        """See the base class."""
         if self._actions:
             return {}
         if not self._delegation.is_allowed:
-            return {"delegate": f"You cannot delegate: there are {self._depth} agents above you, the most there may be."}
+            return {
+                "delegate": f"You cannot delegate: there are already {self._depth} agents above you, which is the maximum."
+            }
         return {"delegate": "You cannot delegate: there is no agent that can work here."}
 
-    def hooks(self) -> Sequence[Hooks]:
-        """See the base class."""
-        return (self._delegation.hooks(),)
+    def hooks(self) -> Sequence[Layer]:
+        return (self._delegation.layer(),)
 
     def cancel(self) -> None:
-        """See the base class."""
         self._delegation.cancel()
 
     def _action(self) -> Action:
@@ -69,8 +67,8 @@ class DelegateKit(Kit):
         return _Delegate(
             NAME,
             self._delegate,
-            "Hand a task to another agent. It works in this sandbox, on these files, and knows nothing but its inputs: say all it "
-            "must know. You get its status, outputs and summary when it has ended.\n\nThe agents:\n"
+            "Give a task to another agent. It works in this sandbox, on these files, and knows only its inputs: tell it everything "
+            "it needs. You get its status, outputs and summary when it ends.\n\nThe agents:\n"
             + "\n".join(_line(spec) for spec in agents.values()),
             {
                 "type": "object",
@@ -89,7 +87,7 @@ class DelegateKit(Kit):
 
 
 def _line(spec: AgentSpec) -> str:
-    """One line: name, description, inputs, outputs."""
+    """Return one line with name, description, inputs and outputs."""
     outputs = ", ".join(spec.outputs.get("properties", {})) or "summary"
     return f"- {spec.name}: {' '.join(spec.description.split())} Inputs: {_inputs(spec)}. Outputs: {outputs}."
 
@@ -98,8 +96,12 @@ def _inputs(spec: AgentSpec) -> str:
     schema = schema_of(spec)
     required = schema.get("required", ())
     return ", ".join(
-        f"{name} ({_kind(field)}{'' if name in required else ', may be left out'})"
-        + (f": {str(field['description']).rstrip('.')}" if isinstance(field, Mapping) and field.get("description") else "")
+        f"{name} ({_kind(field)}{'' if name in required else ', optional'})"
+        + (
+            f": {str(field['description']).rstrip('.')}"
+            if isinstance(field, Mapping) and field.get("description")
+            else ""
+        )
         for name, field in schema.get("properties", {}).items()
     )
 

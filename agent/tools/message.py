@@ -1,30 +1,28 @@
-"""The kit ``message``: words to the user, and the user's answer where somebody is there."""
+"""The kit ``message``: a message to the user, and the answer if somebody is there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agent.actions import Action
-from agent.kits import Kit
+from agent.core.actions import Action
+from agent.core.kits import Kit, KitContext
 
-from .placed import Place
-
-NOBODY = "Noted. Nobody is there to answer: go on by yourself, or end the run and say what is open."
+NOBODY = "Noted. Nobody is there to answer: go on by yourself, or end the run and say what is not done."
 
 
 class MessageKit(Kit):
-    """One action, ``message``; what the user answers is its result."""
+    """One action, ``message``. Its result is the user's answer."""
 
     name = "message"
 
-    def __init__(self, setting: Place) -> None:
+    def __init__(self, setting: KitContext) -> None:
         self._ask = setting.ask_user
         self._actions = (
             Action(
                 name="message",
                 function=self._message,
-                description="Say something to the user: ask what only they can tell, or show what you have found. It answers with "
-                "their words, or that nobody is there.",
+                description="Send a message to the user: ask for something that only they know, or show what you have found. The "
+                "result is their answer, or a note that nobody is there.",
                 parameters={
                     "type": "object",
                     "properties": {"content": {"type": "string", "minLength": 1, "description": "What to say."}},
@@ -35,7 +33,6 @@ class MessageKit(Kit):
         )
 
     def actions(self) -> Sequence[Action]:
-        """See ``Kit``."""
         return self._actions
 
     def _message(self, content: str) -> str:

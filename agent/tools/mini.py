@@ -1,6 +1,6 @@
 """The kit ``mini``: one action, a command in a shell of its own, and the line of output that ends the run.
 
-As mini-swe-agent has it: https://mini-swe-agent.com (agents/default.py, environments/docker.py).
+Modelled on mini-swe-agent: https://mini-swe-agent.com (agents/default.py, environments/docker.py).
 """
 
 from __future__ import annotations
@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.actions import Action
-from agent.envelopes import text_of
-from agent.hooks import Hooks, Step
-from agent.kits import Kit
+from agent.core.actions import Action
+from agent.core.envelopes import text_of
+from agent.core.kits import Kit, KitContext
+from agent.core.loop.hooks import Hooks, Step
+from agent.core.status import RunStatus, StopRun
 from agent.memory import Memory
-from agent.status import RunStatus, StopRun
 from sandbox.envelope import Envelope
 from sandbox.operations import RunResult
-
-from .placed import Place
 
 SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
@@ -28,37 +26,35 @@ class _Run(Action):
 
 
 class MiniKit(Kit):
-    """``run(command)`` without any state of a shell.
+    """``run(command)``, each in a new shell.
 
-    A command that exits with 0 and prints SUBMIT first ends the run, with the rest of its output as the result.
+    A command that exits with 0 and prints SUBMIT as its first line ends the run; the rest of its output is the result.
     """
 
     name = "mini"
     ends_runs = True
 
-    def __init__(self, setting: Place) -> None:
+    def __init__(self, setting: KitContext) -> None:
         self._environment = setting.environment
         self._actions = (
             _Run(
                 "run",
                 self._run,
-                "Run a shell command in a new shell and wait for it. A command that exits with an error was carried out.",
+                "Run a shell command in a new shell and wait for it. A command that exits with an error still ran.",
                 {
                     "type": "object",
                     "properties": {"command": {"type": "string", "minLength": 1, "description": "Shell text."}},
                     "required": ["command"],
                     "additionalProperties": False,
                 },
-                metadata={"risk": "low"},  # but for what stands in the command, as with run itself
+                metadata={"risk": "low"},  # unless the command itself is risky, as with the operation run
             ),
         )
 
     def actions(self) -> Sequence[Action]:
-        """See ``Kit``."""
         return self._actions
 
     def hooks(self) -> Sequence[Hooks]:
-        """See ``Kit``."""
         return (_Submission(),)
 
     def _run(self, command: str) -> Envelope[RunResult]:

@@ -1,20 +1,20 @@
-"""The kit ``plan``: a tree of tasks that the model keeps and sees in every prompt, and a run that ends when it is closed."""
+"""The kit ``plan``: a tree of tasks that the model edits and sees in every prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.actions import Action
+from agent.core.actions import Action
+from agent.core.kits import Kit, KitContext
+from agent.core.loop.hooks import Hooks, Step
+from agent.core.loop.layers import Flow, Layer
+from agent.core.loop.turns import Ask
 from agent.errors import AgentErrorCode
-from agent.hooks import Hooks, Step
-from agent.kits import Kit
 from agent.memory import Memory
-from agent.model.brain import Brain
-from agent.plan import Plan, TaskState, state_of, task_of
-from sandbox.errors import ErrorCode, SandboxError
+from sandbox.errors import SandboxError, configuration_error
 
-from .placed import Place
+from .plan_tree import Plan, TaskState, state_of, task_of
 
 ID = {"type": "string", "maxLength": 80, "description": "Id of the task, as the plan shows it."}
 SUBTASK = {
@@ -35,9 +35,9 @@ SUBTASK = {
 ADD = {
     "type": "object",
     "properties": {
-        "parent": {**ID, "description": "Id of the task it belongs to; empty for a task of the plan itself."},
-        "goal": {"type": "string", "description": "What is to be reached, in one line."},
-        "subtasks": {"type": "array", "items": SUBTASK, "description": "Tasks in it: goals, or goals with subtasks."},
+        "parent": {**ID, "description": "Id of the task above it; empty for a task at the top of the plan."},
+        "goal": {"type": "string", "description": "What the task must achieve, in one line."},
+        "subtasks": {"type": "array", "items": SUBTASK, "description": "Its subtasks: goals, or goals with subtasks."},
     },
     "required": ["parent", "goal"],
     "additionalProperties": False,
@@ -72,39 +72,37 @@ class PlanKit(Kit):
 
     name = "plan"
 
-    def __init__(self, setting: Place) -> None:  # noqa: ARG002 - a plan needs nothing of where it is made
+    def __init__(self, setting: KitContext) -> None:  # noqa: ARG002 - kits are made with a setting
         self.plan = Plan()
         self._last: str | None = None
         self._actions = (
             Action(
                 "add_task",
                 self._add,
-                "Add a task to the plan, with the tasks it consists of. Tasks that follow each other stand side by side, in order.",
+                "Add a task to the plan, with its subtasks. Tasks that follow each other are siblings, in order.",
                 ADD,
             ),
             Action(
                 "modify_task",
                 self._modify,
-                "Put a task into another state. Closing one (completed, verified, abandoned) closes the tasks in it.",
+                "Change the state of a task. Closing it (completed, verified, abandoned) also closes its subtasks.",
                 MODIFY,
             ),
         )
 
     def actions(self) -> Sequence[Action]:
-        """See ``Kit``."""
         return self._actions
 
     def describe(self) -> Mapping[str, str]:
-        """The plan, where the model stands in it, and what to do after the last action."""
+        """Return the plan, what the model is working on, and a hint that depends on the last action."""
         lines = [self.plan.to_text(), status(self.plan), "" if self.plan.closed else HINTS.get(self._last, "")]
         return {"plan": "\n".join(line for line in lines if line)}
 
     def hooks(self) -> Sequence[Hooks]:
-        """See ``Kit``."""
         return (_LastAction(self),)
 
     def objection(self, action: str) -> SandboxError | None:
-        """Tasks that are not closed, if the run is to be finished."""
+        """Return the tasks that are not closed, as the reason why the run cannot finish."""
         left = self.plan.unfinished()
         if action not in ("finish", "submit") or not left:
             return None
@@ -119,22 +117,21 @@ class PlanKit(Kit):
         )
 
     def snapshot(self) -> Any:
-        """The plan, and the last action."""
+        """Return the plan and the last action."""
         return {**self.plan.to_dict(), "last": self._last}
 
     def restore(self, state: Any) -> None:
-        """See ``Kit``."""
         self.plan = Plan.from_dict(state)
         last = state.get("last")
         self._last = last if isinstance(last, str) else None
 
     def begin(self, memory: Memory) -> None:
-        """A plan that is closed belongs to an earlier task: a new one begins with an empty plan."""
+        """Begin with an empty plan if the present one is closed: it belongs to an earlier task."""
         if self.plan.closed and memory.items and memory.items[-1]["role"] == "user":
             self.plan, self._last = Plan(), None
 
     def did(self, tool: str | None) -> None:
-        """What the last action was."""
+        """Note the last action."""
         self._last = tool
 
     def _add(self, parent: str, goal: str, subtasks: Sequence[Any] = ()) -> str:
@@ -160,50 +157,55 @@ class _LastAction(Hooks):
 
 
 def status(plan: Plan) -> str:
-    """Where the model stands in its plan, and what that asks of it, in a sentence or two."""
+    """Return in one or two sentences what the model is working on and what to do next."""
     if not plan.tasks:
         return "There is no plan yet: add its first tasks with add_task."
     if plan.closed:
         return "All tasks are closed: finish."
     current = plan.current()
     if current is None:
-        return f"No task is in progress: mark the one you take on next, say {plan.unfinished()[0]}, with modify_task."
+        return f"No task is in progress: mark the one you work on next, say {plan.unfinished()[0]}, with modify_task."
     ident, task = current
     working = f"You are working on {ident}: {task.goal}."
     if not task.subtasks:
-        return f"{working} If it cannot be reached and checked in one action, break it down now with add_task."
+        return f"{working} If one action cannot reach and check this goal, split it into subtasks now with add_task."
     left = [f"{ident}.{number}" for number, inner in enumerate(task.subtasks) if not inner.state.closed]
     if left:
-        return f"{working} Mark the task in it that you take on next, say {left[0]}, as in_progress."
-    return f"{working} All tasks in it are closed: check that it is reached, then close it."
+        return f"{working} Mark the subtask that you work on next, say {left[0]}, as in_progress."
+    return f"{working} All its subtasks are closed: check that its goal is reached, then close it."
 
 
-def finish_when_plan_closed(brain: Brain, setting: Place) -> Brain:
-    """``brain``, which is not asked any more once the plan is closed: the run is then finished with a summary of the plan.
+class FinishWhenPlanClosed(Layer):
+    """A layer that finishes the run with a summary of the plan, without asking the brain, once the plan is closed.
 
-    An agent whose results are more than a summary is asked for them all the same, and so is one whose run goes on after that: a
-    check refused its end. Raises SandboxError ``invalid_configuration`` for an agent without a plan.
+    The brain is asked all the same if the agent must return more than a summary, or if a check refused the end. A run of an agent
+    without the kit ``plan`` raises SandboxError ``invalid_configuration``.
     """
-    kit = next((kit for kit in setting.kits if isinstance(kit, PlanKit)), None)
-    if kit is None:
-        raise SandboxError(
-            ErrorCode.invalid_configuration,
-            "finish_when_plan_closed needs a plan.",
-            'Add "plan" to the actions of the agent.',
-        )
-    wanted = set(getattr(setting.spec, "outputs", {}).get("properties", ()))
-    tried = False
 
-    def asked(prompt: Any, /) -> Any:
-        nonlocal tried
-        if not kit.plan.closed or wanted - {"summary"} or tried:
-            tried = tried and kit.plan.closed
-            return brain(prompt)
-        tried = True
+    def __init__(self) -> None:
+        self._kit: PlanKit | None = None
+        self._is_tried = self._is_enough = False
+
+    def for_run(self, agent: Any) -> FinishWhenPlanClosed:
+        """Return the layer for the plan of ``agent``."""
+        layer = FinishWhenPlanClosed()
+        layer._kit = next((kit for kit in agent.kits if isinstance(kit, PlanKit)), None)
+        if layer._kit is None:
+            raise configuration_error(
+                "finish_when_plan_closed needs a plan.", 'Add "plan" to the actions of the agent.'
+            )
+        finish = agent.actions.get_action("finish")
+        layer._is_enough = finish is not None and set(finish.parameters.get("properties", ())) <= {"summary"}
+        return layer
+
+    def around_ask(self, ask: Ask) -> Flow:
+        kit = self._kit
+        if kit is None or not kit.plan.closed or not self._is_enough or self._is_tried:
+            self._is_tried = self._is_tried and kit is not None and kit.plan.closed
+            return (yield ask)
+        self._is_tried = True
         return {
             "thought": "The plan is closed.",
             "tool": "finish",
             "args": {"summary": f"The plan is closed.\n{kit.plan.to_text()}"},
         }
-
-    return asked

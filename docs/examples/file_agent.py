@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 
 from agent import (
-    Action,
     ActionRegistry,
     Agent,
     Budget,
@@ -29,46 +28,33 @@ TASK = "Which files mention a neap tide?"
 
 
 def list_files() -> list[str]:
+    """List the files of the folder."""
     return sorted(p.name for p in FOLDER.iterdir() if p.is_file())
 
 
 def read_file(file_name: str) -> str:
+    """Read a file of the folder.
+
+    Args:
+        file_name: Name of the file.
+    """
     if file_name not in list_files():
         raise ToolError(f"There is no file {file_name!r}.", "Call list_files to see the names.", next_tool="list_files")
     return (FOLDER / file_name).read_text()
 
 
 def search_in_file(file_name: str, search_term: str) -> list[tuple[int, str]]:
+    """Find the lines of a file that contain a term, in upper or lower case: pairs of line number and line.
+
+    Args:
+        file_name: Name of the file.
+        search_term: What to look for.
+    """
     lines = read_file(file_name).splitlines()
     return [(number, line) for number, line in enumerate(lines, 1) if search_term.lower() in line.lower()]
 
 
-def text(description: str) -> dict[str, str]:
-    return {"type": "string", "description": description}
-
-
-REGISTRY = ActionRegistry(
-    [
-        Action("list_files", list_files, "List the files of the folder."),
-        Action(
-            "read_file",
-            read_file,
-            "Read a file of the folder.",
-            {"type": "object", "properties": {"file_name": text("Name of the file.")}, "required": ["file_name"]},
-        ),
-        Action(
-            "search_in_file",
-            search_in_file,
-            "Find the lines of a file that hold a term, whatever its case: pairs of line number and line.",
-            {
-                "type": "object",
-                "properties": {"file_name": text("Name of the file."), "search_term": text("What to look for.")},
-                "required": ["file_name", "search_term"],
-            },
-        ),
-        finish_action(),
-    ]
-)
+REGISTRY = ActionRegistry([list_files, read_file, search_in_file, finish_action()])
 
 GOALS = [
     Goal(

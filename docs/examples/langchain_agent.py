@@ -16,8 +16,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda
 
 from agent import Agent, Budget, LiteLLMModel, ScriptedModel
-from agent.adapters import LLM, State, action_from_dict, late_spec
-from agent.adapters.actions import Action
+from agent.contracts import LLM, State, action_from_dict, late_spec
+from agent.contracts.actions import Action
 from agent.hub import Hub, Setting, build
 from sandbox import DockerEnvironment, Environment, LocalEnvironment
 

@@ -44,6 +44,7 @@ class Library(Environment):
         return {"documents": ", ".join(self.texts), "read so far": ", ".join(self.opened) or "none"}
 
     def find(self, words: str) -> list[dict[str, Any]]:
+        """Find the lines that have most of some words."""
         wanted = set(re.findall(r"\w+", words.lower()))
         scored = [
             {
@@ -59,6 +60,7 @@ class Library(Environment):
         return sorted(hits, key=lambda hit: -int(hit["words_found"]))[:5]
 
     def open(self, document: str) -> str:
+        """Read a document."""
         if document not in self.texts:
             raise ToolError(
                 f"There is no document {document!r}.", f"There are {', '.join(self.texts)}.", next_tool="search"
@@ -68,6 +70,7 @@ class Library(Environment):
         return self.texts[document]
 
     def answer(self, text: str, sources: list[str]) -> Mapping[str, Any]:
+        """Give the answer and name its sources; ends the work."""
         unread = [s for s in sources if s not in self.opened]
         if unread or not sources:
             what = f"{', '.join(unread)} was not read" if unread else "an answer needs sources"
@@ -78,22 +81,12 @@ class Library(Environment):
 
 
 def registry_of(library: Library) -> ActionRegistry:
-    def schema(**properties: dict[str, Any]) -> dict[str, Any]:
-        return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-    text = {"type": "string"}
+    cited = {"type": "object", "required": ["answer", "sources"]}
     return ActionRegistry(
         [
-            Action("search", library.find, "Find the lines that hold most of some words.", schema(words=text)),
-            Action("open", library.open, "Read a document.", schema(document=text), metadata={"idempotent": True}),
-            Action(
-                "answer",
-                library.answer,
-                "Give the answer with the documents it rests on; ends the work.",
-                schema(text=text, sources={"type": "array", "items": text}),
-                terminal=True,
-                return_schema={"type": "object", "required": ["answer", "sources"]},
-            ),
+            Action.of(library.find, name="search"),
+            Action.of(library.open, metadata={"idempotent": True}),
+            Action.of(library.answer, terminal=True, return_schema=cited),
         ]
     )
 

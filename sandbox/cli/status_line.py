@@ -17,10 +17,13 @@ from contextlib import contextmanager
 from typing import Literal, TextIO
 
 from sandbox.text.invisible import visible_output
+from sandbox.text.wrapping import wrap
 
 _TICK_SECONDS = 0.25
 _LASTING_SECONDS = 2.0
 """A step that took longer leaves a line with its duration."""
+REPLY = "reply"
+"""The stream of a reply that a model is writing."""
 OUTPUT_LINES = 5
 """Lines of a command's output that are shown while it runs; fewer on a low terminal."""
 _OUTPUT_CHARS, _LINE_CHARS = 4096, 512
@@ -42,7 +45,8 @@ class StatusLine:
         self.above_input = False
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._text = ""
+        self._text = self._facts = ""
+        self._prose = False
         self._since = 0.0
         self._output: list[str] | None = None  # the last lines, and the one not completed
         # A separate lock: while a terminal is stopped (Ctrl-S), the other one is held, and commands must not wait for it.
@@ -61,12 +65,17 @@ class StatusLine:
         """Whether the stream is a terminal that can rewrite a line."""
         return self.stream.isatty() and os.environ.get("TERM") != "dumb"
 
-    def show(self, text: str, *, with_output: bool = False) -> None:
-        """Begin the step ``text``, replacing the step before. ``with_output`` also shows what ``add_output`` gets."""
+    def show(self, text: str, *, facts: str = "", with_output: bool = False, prose: bool = False) -> None:
+        """Begin the step ``text``, replacing the step before. ``with_output`` also shows what ``add_output`` gets.
+
+        ``facts`` follow the seconds: "thinking 12 s · step 4/50 · Ctrl-C pauses". The output is ``prose`` if its long lines
+        are to be wrapped; those of a command's output are cut.
+        """
         if not self.live:
             return
         with self._lock:
-            self._text, self._since = " ".join(text.split()), time.monotonic()
+            self._text, self._facts, self._since = " ".join(text.split()), facts, time.monotonic()
+            self._prose = prose
             with self._output_lock:
                 self._output = [""] if with_output else None
             if self._height > 1:
@@ -77,17 +86,26 @@ class StatusLine:
                 self._thread.start()
             self._wake.notify()
 
-    def add_output(self, stream: str, text: str) -> None:  # noqa: ARG002
+    def add_output(self, stream: str, text: str) -> None:
         """Add what a command has printed. Its last lines appear with the next tick, if the step shows output.
 
-        A carriage return ends a line, too, so that nothing is overwritten. Never waits for the terminal.
+        A carriage return ends a line, too, so that nothing is overwritten. Never waits for the terminal. While a step shows prose,
+        only the stream REPLY is added, and otherwise every other one.
         """
+        if (stream == REPLY) != self._prose:
+            return
         with self._output_lock:
             if self._output is not None:
                 *lines, begun = self._output
                 begun += text if len(text) <= _OUTPUT_CHARS else f"\n{text[-_OUTPUT_CHARS:]}"
-                *ended, begun = (line[:_LINE_CHARS] for line in re.split("[\r\n]+", begun))
+                *ended, begun = (self._shorter(line) for line in re.split("[\r\n]+", begun))
                 self._output = [*[line for line in (*lines, *ended) if line.strip()][-OUTPUT_LINES:], begun]
+
+    def clear_output(self) -> None:
+        """Forget the output of the step so far; the step goes on."""
+        with self._output_lock:
+            if self._output is not None:
+                self._output = [""]
 
     def hide(self) -> float:
         """End the step, remove its line, and return how many seconds it took (0 if there was no step)."""
@@ -102,13 +120,13 @@ class StatusLine:
     @contextmanager
     def hidden(self) -> Iterator[None]:
         """Remove the line while the user is asked something. The step comes back afterwards, counting from 0."""
-        text, with_output = self._text, self._output is not None
+        text, facts, with_output, prose = self._text, self._facts, self._output is not None, self._prose
         self.hide()
         try:
             yield
         finally:
             if text:
-                self.show(text, with_output=with_output)
+                self.show(text, facts=facts, with_output=with_output, prose=prose)
 
     def clear(self) -> None:
         """Remove the line so that other text can be printed; the step goes on."""
@@ -131,9 +149,8 @@ class StatusLine:
 
     def _draw(self) -> None:
         columns, rows = _terminal_size(self.stream)
-        seconds = f" · {time.monotonic() - self._since:.0f} s"
-        step = _cut(self._text, columns - len(seconds) - 1) + seconds
-        lines = [*(f"\x1b[2m{_cut(line, columns - 1)}\x1b[22m" for line in self._output_lines(rows)), step]
+        step = self._step(columns - 1)
+        lines = [*(f"\x1b[2m{_cut(line, columns - 1)}\x1b[22m" for line in self._output_lines(rows, columns)), step]
         if len(lines) < self._height:  # the terminal has become lower
             self._clear()
         block, grown = "\r\n".join(f"\x1b[K{line}" for line in lines), len(lines) - self._height
@@ -149,9 +166,23 @@ class StatusLine:
             self._drawn = "here"
         self._height = len(lines)
 
-    def _output_lines(self, rows: int) -> list[str]:
+    def _step(self, columns: int) -> str:
+        seconds = f"{time.monotonic() - self._since:.0f} s"
+        if self._facts:
+            return _cut(f"{_cut(self._text, columns // 2)} {seconds} · {self._facts}", columns)
+        return f"{_cut(self._text, columns - len(seconds) - 3)} · {seconds}"
+
+    def _output_lines(self, rows: int, columns: int) -> list[str]:
         lines = [line for line in self._output or () if line.strip()][-OUTPUT_LINES:]
-        return [f"    {visible_output(line)}".expandtabs() for line in lines[max(len(lines) + _ROWS_LEFT - rows, 0) :]]
+        shown = [f"    {visible_output(line)}".expandtabs() for line in lines]
+        if self._prose:
+            shown = [row for line in shown for row in wrap(line.strip(), columns - 1, "    ").split("\n")][
+                -OUTPUT_LINES:
+            ]
+        return shown[max(len(shown) + _ROWS_LEFT - rows, 0) :]
+
+    def _shorter(self, line: str) -> str:
+        return line[-_LINE_CHARS:] if self._prose else line[:_LINE_CHARS]
 
     def _write(self, text: str) -> None:
         try:

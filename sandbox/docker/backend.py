@@ -28,7 +28,6 @@ from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, forget_
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep
 from sandbox.docker.kept.owners import Ownership
-from sandbox.docker.spec import SandboxSpec
 from sandbox.environment.sandboxed import COMMANDS
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
@@ -40,6 +39,7 @@ from .container import enforcement, postmortem
 from .container import preflight as fitting
 from .kept import attach as reaching
 from .kept import kept, owners
+from .spec import SandboxSpec
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,6 @@ class DockerBackend:
     # Open
 
     def open(self, request: StartRequest) -> GuestStream:
-        """See ``Backend``."""
         if self.attached and self.kept is not None:
             return self._attach(self.kept, request)
         client = self._engine_that_fits()
@@ -216,17 +215,14 @@ class DockerBackend:
     # Close
 
     def outlives_close(self) -> bool:
-        """See ``Backend``."""
         return self.kept is not None
 
     def claim_removal(self, *, left: bool) -> bool:
-        """See ``Backend``."""
         if left and not self._taken_over:
             self._ownership = reaching.claimed_again(self.name)
         return not self._taken_over
 
     def close(self, *, detach: bool) -> None:
-        """See ``Backend``."""
         ownership, self._ownership = self._ownership, None
         stream, self.stream = self.stream, None
         gone = False
@@ -246,7 +242,6 @@ class DockerBackend:
     # Death
 
     def explain(self, reason: str, detail: str) -> SandboxUnavailableError:
-        """See ``Backend``."""
         if reason == "taken_over":
             self._taken_over = True
             if self._ownership is not None:
@@ -259,7 +254,6 @@ class DockerBackend:
     def explain_silence(
         self, error: SandboxUnavailableError, give_up: Callable[[SandboxUnavailableError], None]
     ) -> SandboxUnavailableError:
-        """See ``Backend``."""
         if self.container_id is None:
             return error
         given_up = SandboxUnavailableError("no_answer", f"{error.message} It was given up.", postmortem.START_ANOTHER)
@@ -288,7 +282,6 @@ class DockerBackend:
             raise
 
     def thaw(self) -> None:
-        """See ``Backend``."""
         try:
             with translated():
                 connect().api.unpause(self._running())
@@ -305,7 +298,6 @@ class DockerBackend:
     # Words
 
     def describe(self) -> Description:
-        """See ``Backend``."""
         spec, disk = self._spec, self._disk
         runtime = "" if spec.runtime is None else f", OCI runtime {spec.runtime}"
         return Description(

@@ -6,12 +6,15 @@ bound to one of their operations goes into the sandbox, any other runs here.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, Unpack, runtime_checkable
 
@@ -50,6 +53,35 @@ log = logging.getLogger(__name__)
 _RETRYABLE_WHEN_IDEMPOTENT = {"timeout", "io_error", "connection_failed", "transfer_incomplete", "too_many_processes"}
 
 Approver = Callable[[str, Mapping[str, Any]], bool]
+
+
+_approver: ContextVar[Approver | None] = ContextVar("gamebox_approver", default=None)
+
+
+@contextmanager
+def approving(approver: Approver) -> Iterator[None]:
+    """Have ``approver`` asked by environments that have none of their own while the block runs."""
+    token = _approver.set(approver)
+    try:
+        yield
+    finally:
+        _approver.reset(token)
+
+
+_cancel_token: ContextVar[CancelToken | None] = ContextVar("gamebox_cancel_token", default=None)
+
+
+@contextmanager
+def cancelling(token: CancelToken) -> Iterator[None]:
+    """Have ``token`` end the operations of actions that begin in the block, also in threads with a copy of its context.
+
+    They are answered ``cancelled``.
+    """
+    before = _cancel_token.set(token)
+    try:
+        yield
+    finally:
+        _cancel_token.reset(before)
 
 
 @runtime_checkable
@@ -129,7 +161,8 @@ class Environment(OperationMethods, StateMethods):
     def _approved(self, name: str, args: Mapping[str, Any]) -> bool:
         """Return whether the approver approves; one that raises does not."""
         try:
-            return self.approver is not None and bool(self.approver(name, args))
+            approver = _approver.get() if self.approver is None else self.approver
+            return approver is not None and bool(approver(name, args))
         except Exception:
             log.warning("the approver failed on %s", name, exc_info=True)
             return False
@@ -145,15 +178,17 @@ class Environment(OperationMethods, StateMethods):
         bounded = _bounded(operation, args, metadata)
         bound = None if "timeout_seconds" in bounded else metadata.get("timeout_s")
         idempotent = bool(metadata.get("idempotent"))
-        token = CancelToken()
-        watch = None if bound is None else Watch(cancel=token)
+        token, around = CancelToken(), _cancel_token.get()
+        watch = None if bound is None and around is None else Watch(cancel=token)
         try:
-            answer = call_with_deadline(
-                action.name, lambda: self.execute(operation, bounded, watch=watch).to_dict(), bound, token.cancel
-            )
+            with nullcontext() if around is None else around.calling(token.cancel):
+                answer = call_with_deadline(
+                    action.name, lambda: self.execute(operation, bounded, watch=watch).to_dict(), bound, token.cancel
+                )
         except HostCallTimeoutError as error:
             return failure_of_unstopped(action.name, error.seconds, idempotent).to_dict()
-        if token.cancelled and bound is not None and answer.get("code") == ErrorCode.cancelled:
+        stopped = token.cancelled and not (around is not None and around.cancelled)
+        if stopped and bound is not None and answer.get("code") == ErrorCode.cancelled:
             answer = failure_of_stopped(action.name, answer, bound, idempotent).to_dict()
         envelope = checked_result(action.name, answer, getattr(action, "return_schema", None))
         if idempotent and envelope.get("code") in _RETRYABLE_WHEN_IDEMPOTENT:
@@ -165,7 +200,7 @@ class Environment(OperationMethods, StateMethods):
     ) -> dict[str, Any] | Failure[Any]:
         retryable = bool(metadata.get("idempotent"))
         try:
-            value = call_with_deadline(action.name, lambda: action.execute(**args), metadata.get("timeout_s"))
+            value = call_with_deadline(action.name, lambda: _returned(action.execute(**args)), metadata.get("timeout_s"))
         except Exception as error:
             log.info("tool %s failed", action.name, exc_info=True)
             return failure_of_exception(
@@ -306,6 +341,15 @@ class Environment(OperationMethods, StateMethods):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _returned(value: Any) -> Any:
+    """Return ``value``, awaited if the tool is a coroutine function."""
+    if not inspect.isawaitable(value):
+        return value
+    from .coroutines import run_awaitable  # asyncio takes 30 ms to import, and few tools need it
+
+    return run_awaitable(value)
 
 
 def _host_only(kind: type[Request], args: Mapping[str, Any]) -> str | None:

@@ -18,12 +18,27 @@ TRANSIENT: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError, Int
 STOP_SECONDS = 4.0
 
 
-class HostCallTimeoutError(Exception):
-    """A call did not return in time; it could not be stopped and may still be at work."""
+# What stops the present call: one list for each deadline that the call is under.
+_STOPS: contextvars.ContextVar[tuple[list[Callable[[], None]], ...]] = contextvars.ContextVar("stops", default=())
 
-    def __init__(self, name: str, seconds: float) -> None:
+
+class HostCallTimeoutError(Exception):
+    """A call did not return in time. Unless ``stopped``, it may still be at work."""
+
+    def __init__(self, name: str, seconds: float, *, stopped: bool = False) -> None:
         super().__init__(name, seconds)
         self.seconds = seconds
+        self.stopped = stopped
+
+
+class CallStoppedError(Exception):
+    """A call ended because it was stopped."""
+
+
+def stop_with(stop: Callable[[], None]) -> None:
+    """Name what stops the call that runs in this context, for when its deadline passes. It may be called from any thread."""
+    for stops in _STOPS.get():
+        stops.append(stop)
 
 
 def call_with_deadline(
@@ -31,12 +46,15 @@ def call_with_deadline(
 ) -> Any:
     """Return what ``call`` returns. Raises HostCallTimeoutError after ``timeout_s`` seconds (None: no limit).
 
-    ``stop`` is called at that time, from this thread, and ``call`` should then return soon: it has ``STOP_SECONDS`` for it.
+    ``stop``, and what ``call`` named with ``stop_with``, is called at that time, from this thread, and ``call`` should then return
+    soon: it has ``STOP_SECONDS`` for it.
     """
     if timeout_s is None:
         return call()
     outcome: list[tuple[bool, Any]] = []
+    stops = [] if stop is None else [stop]
     context = contextvars.copy_context()
+    context.run(lambda: _STOPS.set((*_STOPS.get(), stops)))
 
     def work() -> None:
         try:
@@ -47,12 +65,16 @@ def call_with_deadline(
     thread = threading.Thread(target=work, name=f"tool-{name}", daemon=True)
     thread.start()
     thread.join(timeout_s)
-    if not outcome and stop is not None:
-        stop()
+    late = not outcome
+    if late and stops:
+        for each in tuple(stops):
+            each()
         thread.join(STOP_SECONDS)
     if not outcome:
         raise HostCallTimeoutError(name, timeout_s)
     returned, value = outcome[0]
+    if late and isinstance(value, CallStoppedError):
+        raise HostCallTimeoutError(name, timeout_s, stopped=True)
     if not returned:
         raise value
     return value
@@ -64,6 +86,15 @@ def failure_of_exception(
     """Return the failure for an exception of a tool's function. Texts are ``masked`` before they are cut."""
     if isinstance(error, SandboxError):
         return Failure.of(error, duration_ms=duration_ms)
+    if isinstance(error, HostCallTimeoutError) and error.stopped:
+        return Failure[Any](
+            ErrorCode.timeout,
+            f"{name} took more than {error.seconds:g} seconds and was cancelled.",
+            "What it did before stays done: look at that before you call it again.",
+            retryable=idempotent,
+            effects="unknown",
+            duration_ms=duration_ms,
+        )
     if isinstance(error, HostCallTimeoutError):
         return Failure[Any](
             ErrorCode.timeout,

@@ -11,14 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from sandbox.guest.protocol.wire import (
-    MAX_PAYLOAD,
-    MOST_TUNNEL_WINDOW,
-    TUNNEL_WINDOW,
-    Kind,
-    ReceiveWindow,
-    SendWindow,
-)
+from sandbox.guest.protocol.wire import MAX_PAYLOAD, MOST_TUNNEL_WINDOW, TUNNEL_WINDOW, Kind, ReceiveWindow, SendWindow
 
 from .allowance import Allowance
 

@@ -120,6 +120,8 @@ class Request(BaseModel):
     starts_process: ClassVar[bool]
     # Carrying it out once more does no harm: it changes nothing, or makes the same of it.
     repeatable: ClassVar[bool]
+    # Its place among the calls of a reply matters though it is repeatable: it waits for something, or changes what others show.
+    ordered: ClassVar[bool]
     # It does nothing but wait, for as long as it was asked to: a CancelToken ends it.
     waits: ClassVar[bool]
     # Models are offered it as a tool; the others are for the host's own program.
@@ -206,7 +208,6 @@ class Change(Request):
     request_id: str | None = Field(None, min_length=1, max_length=64)
 
     def prepare(self, limits: Limits) -> Prepared:
-        """See the base class."""
         return replace(super().prepare(limits), request_id=self.request_id)
 
 
@@ -226,6 +227,5 @@ class Excerpt(Result):
     """Base of results whose texts were cut out of longer ones: a secret may lie across their borders."""
 
     def masked(self, mask: Mask) -> Self:
-        """See the base class."""
         masked: Self = map_texts(self, mask.part, mask.whole)
         return masked

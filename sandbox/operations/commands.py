@@ -401,21 +401,17 @@ class Logs(Request):
     wait_seconds: float = Field(30, ge=0, le=86400, description="Maximum number of seconds that follow waits.")
 
     def problem(self) -> str | None:
-        """See the base class."""
         return "offset and tail_lines exclude each other" if self.offset and self.tail_lines else None
 
     def silence_seconds(self) -> float:
-        """See the base class."""
         return SILENCE_SECONDS + (self.wait_seconds if self.follow else 0)
 
     def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """See the base class."""
         starts, ends = fields["offset"] == 0, fields["next_offset"] == fields["total_bytes"]
         content, wrong = decode_part(blob, starts=starts, ends=ends)
         return {**fields, "content": content, "encoding_errors": wrong, "content_bytes": blob}
 
     def read_reply(self, reply: Reply, host: Host) -> Answer:
-        """See the base class."""
         return _with_encoding_notice(super().read_reply(reply, host))
 
 

@@ -80,7 +80,6 @@ class Read(Request):
     numbered: bool = Field(False, description="Put line numbers before the lines.")
 
     def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """See the base class."""
         return fields if "content" in fields else {**fields, "content": blob.decode("utf-8", "replace")}
 
 
@@ -107,7 +106,6 @@ class Write(Change):
     content: str = Field(description="The whole new content of the file.")
 
     def prepare(self, limits: Limits) -> Prepared:
-        """See the base class."""
         _check_size(self, self.content, limits)
         return super().prepare(limits)
 
@@ -164,7 +162,6 @@ class Edit(Change):
     replace_all: bool = Field(False, description="Replace every occurrence.")
 
     def prepare(self, limits: Limits) -> Prepared:
-        """See the base class."""
         _check_size(self, self.new_text, limits)
         return super().prepare(limits)
 

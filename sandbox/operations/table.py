@@ -22,6 +22,7 @@ def operation(
     changes_files: bool = False,
     starts_process: bool = False,
     repeatable: bool = False,
+    ordered: bool = False,
     waits: bool = False,
     for_models: bool = True,
     positional: tuple[str, ...] | None = None,
@@ -39,7 +40,7 @@ def operation(
         required = tuple(field for field, info in request.model_fields.items() if info.is_required())
         request.operation, request.result = name, result
         request.changes_files, request.starts_process, request.repeatable = changes_files, starts_process, repeatable
-        request.waits, request.for_models = waits, for_models
+        request.ordered, request.waits, request.for_models = ordered, waits, for_models
         request.positional, request.method_notes = required if positional is None else positional, method_notes
         OPERATIONS[name] = request
         return request

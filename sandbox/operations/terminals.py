@@ -70,7 +70,6 @@ class SendResult(Excerpt):
     screen: ScreenResult | None = None
 
     def masked(self, mask: Mask) -> Self:
-        """See the base class."""
         masked = super().masked(mask)
         return masked if self.screen is None else masked.model_copy(update={"screen": self.screen.masked(mask)})
 
@@ -105,7 +104,6 @@ class Send(Request):
     user: User = None
 
     def silence_seconds(self) -> float:
-        """See the base class."""
         return SILENCE_SECONDS + self.wait_seconds
 
     def carry_out(self, prepared: Prepared, host: Host) -> Reply:
@@ -118,7 +116,6 @@ class Send(Request):
         return host.screens.add_screen(fields, ask), blob
 
     def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """See the base class."""
         return {**fields, "output": blob.decode("utf-8", "replace")}
 
 
@@ -133,7 +130,7 @@ class ResizeResult(Result):
         return f"[the terminal of {self.id} has {self.rows} rows and {self.cols} columns]"
 
 
-@operation("resize", ResizeResult, repeatable=True, method_notes="See ``kill`` for ``user``.")
+@operation("resize", ResizeResult, repeatable=True, ordered=True, method_notes="See ``kill`` for ``user``.")
 class Resize(Request):
     """Change the size of a running command's terminal."""
 

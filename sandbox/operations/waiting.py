@@ -61,6 +61,7 @@ class WaitForResult(Excerpt):
     "wait_for",
     WaitForResult,
     repeatable=True,
+    ordered=True,
     waits=True,
     positional=(),
     method_notes="The failures ``not_ready`` and ``command_ended`` have the last output in their result.",
@@ -98,7 +99,6 @@ class WaitFor(Request):
     timeout_seconds: float = Field(30, gt=0, le=86400, description="Maximum number of seconds to wait.")
 
     def problem(self) -> str | None:
-        """See the base class."""
         given = [name for name in CONDITIONS if getattr(self, name) not in (None, False)]
         if len(given) != 1:
             return f"give exactly one of port, log, file, exit, not {' and '.join(given) or 'none'}"
@@ -113,15 +113,12 @@ class WaitFor(Request):
         return None if known else f"host {self.host!r} is not an IP address"
 
     def guest_arguments(self) -> dict[str, Any]:
-        """See the base class."""
         return {**super().guest_arguments(), "host": self.address()}
 
     def silence_seconds(self) -> float:
-        """See the base class."""
         return SILENCE_SECONDS + self.timeout_seconds
 
     def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """See the base class."""
         return {**fields, "last_output": blob.decode("utf-8", "replace")}
 
     def address(self) -> str | None:

@@ -68,7 +68,6 @@ class _Anchors(HTMLParser):
         self._open: dict[str, Any] | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """See ``HTMLParser``."""
         known = {name: value or "" for name, value in attrs}
         if tag == "base" and known.get("href"):
             self.base = known["href"]

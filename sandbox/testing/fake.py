@@ -166,7 +166,6 @@ class FakeBackend(LocalBackend):
             return self._guest
 
     def open(self, request: StartRequest) -> GuestStream:
-        """See ``Backend``."""
         opened = super().open(request)
         place = dict(opened.place or {})
         workspace, home, spill, tmp = map(Path, place["roots"])
@@ -199,7 +198,6 @@ class FakeBackend(LocalBackend):
         }
 
     def close(self, *, detach: bool) -> None:
-        """See ``Backend``."""
         with self._starting:
             guest, self._guest = self._guest, None
             if guest is not None:
@@ -211,7 +209,6 @@ class FakeBackend(LocalBackend):
         """Do nothing: no process runs."""
 
     def describe(self) -> Description:
-        """See ``Backend``."""
         kind = "A fake sandbox: only the commands its test knows can be run."
         return Description(sandbox=f"{kind} {COMMANDS}")
 
@@ -236,7 +233,6 @@ class ScriptedTransport(Transport):
 
     @property
     def loss(self) -> SandboxUnavailableError | None:
-        """See the base class."""
         return self.lost
 
     connected = False  # a guest that runs no commands need not know that it is resumed

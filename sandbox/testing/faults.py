@@ -142,11 +142,9 @@ class FaultyStream:
         return sent
 
     def has_room(self, timeout_seconds: float) -> bool:
-        """See ``ByteSink``."""
         return self._stream.has_room(timeout_seconds)
 
     def receive(self, timeout_seconds: float) -> bytes | None:
-        """See ``ByteStream``."""
         deadline = time.monotonic() + timeout_seconds
         if not self.inbound.waiting and not self.inbound.is_cut:
             data = self._stream.receive(timeout_seconds)
@@ -159,7 +157,6 @@ class FaultyStream:
         return piece
 
     def close(self) -> None:
-        """See ``ByteStream``."""
         self.inbound.cut()
         self.outbound.cut()
         self._stream.close()

@@ -25,23 +25,19 @@ class SocketStream:
         self._room.register(connected, select.POLLOUT)
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
-        """See ``ByteStream``."""
         return self._socket.send(data, socket.MSG_DONTWAIT) if self._room.poll(timeout_seconds * 1000) else 0
 
     def has_room(self, timeout_seconds: float) -> bool:
-        """See ``ByteSink``."""
         room = select.poll()  # its own poll, since another thread may be in ``send``
         room.register(self._socket, select.POLLOUT)
         return bool(room.poll(timeout_seconds * 1000))
 
     def receive(self, timeout_seconds: float) -> bytes | None:
-        """See ``ByteStream``."""
         if not self._poll.poll(timeout_seconds * 1000):
             return None
         return self._socket.recv(1 << 20)
 
     def close(self) -> None:
-        """See ``ByteStream``."""
         with contextlib.suppress(OSError):  # closed by the other side already
             self._socket.shutdown(socket.SHUT_RDWR)
 

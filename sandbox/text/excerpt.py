@@ -6,6 +6,9 @@ from __future__ import annotations
 SHOWN_CHARS = 10_000
 # The end of an output explains a failure more often than its beginning does.
 _HEAD_SHARE = 0.4
+# What stands in place of the characters that are left out; with a count it takes at most LEFT_OUT_CHARS, line ends included.
+LEFT_OUT = "[... {count} characters are left out here ...]"
+LEFT_OUT_CHARS = 52
 # A longer line is cut where the room ends.
 _LINE_CHARS = 1000
 
@@ -33,12 +36,18 @@ def both_ends(head: str, tail: str, chars: int) -> tuple[str, str]:
     return first, last_part(tail, chars - len(first))
 
 
-def without_middle(text: str, chars: int, mark: str = "[... {count} characters are left out here ...]") -> str:
+def without_middle(text: str, chars: int, mark: str = LEFT_OUT) -> str:
     """Return ``text``, cut in its middle to ``chars`` characters; ``mark`` says there that {count} characters are left out."""
+    return cut_middle(text, chars, mark)[0]
+
+
+def cut_middle(text: str, chars: int, mark: str = LEFT_OUT) -> tuple[str, int]:
+    """Return the same, and how many characters are left out."""
     if len(text) <= chars:
-        return text
+        return text, 0
     head, tail = both_ends(text, text, chars)
-    return join_parts(head, mark.format(count=f"{len(text) - len(head) - len(tail):,}"), tail)
+    left_out = len(text) - len(head) - len(tail)
+    return join_parts(head, mark.format(count=f"{left_out:,}"), tail), left_out
 
 
 def join_parts(head: str, mark: str, tail: str) -> str:
@@ -54,6 +63,22 @@ def first_lines(lines: list[str], chars: int) -> list[str]:
         if room < 0:
             return lines[: max(number, 1)]
     return lines
+
+
+def few_lines(text: str, lines: int, line_chars: int) -> str:
+    """Return ``text`` for a person, its middle left out if it has more than ``lines`` lines, and long lines cut.
+
+    A mark says how much is left out: "… 12 lines …", "… 340 characters more". It would not replace a single line.
+    """
+    parts = [_cut_line(line, line_chars) for line in text.split("\n")]
+    if len(parts) > lines + 1:
+        half = lines // 2
+        parts = [*parts[:half], f"… {len(parts) - 2 * half} lines …", *parts[-half:]]
+    return "\n".join(parts)
+
+
+def _cut_line(line: str, chars: int) -> str:
+    return line if len(line) <= chars else f"{line[:chars]}… {len(line) - chars} characters more"
 
 
 def size_in_bytes(text: str) -> int:

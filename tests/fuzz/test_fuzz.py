@@ -22,7 +22,7 @@ from sandbox.guest.protocol.wire import Kind
 from sandbox.state.history import History
 from sandbox.state.table import Entry, pack
 from sandbox.testing import GuestRequest, ScriptedGuest
-from tests.unit.talking import fails, talk
+from tests.unit.sandbox.pipe.talking import fails, talk
 
 from . import host
 from .__main__ import replay

@@ -8,19 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from agent import Budget, FunctionCallingLanguage, Prompt
+from agent.core.agent import Agent
+from agent.core.status import StopRun
 from agent.hub import AgentSpec, Hub, Setting, build, catalogue
 from agent.hub.finding import built_in
-from agent.loop import Agent
-from agent.status import StopRun
 from sandbox.environment.base import Environment
 
 from .normalising import normalised
 from .scene import scene_of
 from .scripts import FIRST, LATE, POINTS_OF_OWN, Turn, of_child, turns
 
-TASK = "The test in test_calc.py fails: mend add."
+TASK = "The test in test_calc.py fails: fix add."
 INPUTS = {"task": TASK, "end": "finish"}  # of those that it has
-SUMMARY = "The task: mend add in calc.py. Done: the test was run and fails with -1. Next: change the sign."
+SUMMARY = "The task: fix add in calc.py. Done: the test was run and fails with -1. Next: change the sign."
 CONDENSING = "condensing"
 Points = dict[str, Prompt]
 
@@ -38,11 +38,40 @@ def prompts(name: str, language: str) -> Points:
         return {point: _plain(prompt) for point, prompt in _recorded(spec, language, hub, scene).items()}
 
 
+def first_prompts() -> Points:
+    """Return the first prompt of each agent that asks a model, in function calling, by the agent's name."""
+    hub = hub_of_the_product()
+    found: Points = {}
+    for spec in (hub.load(name) for name in hub.names()):
+        if spec.brain is None:
+            found[spec.name] = _first_prompt(replace(spec, language="function_calling", language_options={}), hub)
+    return found
+
+
+def _first_prompt(spec: AgentSpec, hub: Hub) -> Prompt:
+    prompts: list[Prompt] = []
+
+    def end(prompt: Prompt) -> Any:
+        prompts.append(prompt)
+        raise StopRun("the first prompt is enough")
+
+    with scene_of(spec) as scene:
+        agent = build(spec, Setting(environment=scene, hub=hub, brain=end, inputs=_inputs_of(spec)))
+        agent.execute(TASK)
+        for kit in getattr(agent.environment, "kits", ()):
+            kit.close()
+    return _plain(prompts[0])
+
+
+def _inputs_of(spec: AgentSpec) -> dict[str, Any]:
+    return {key: value for key, value in INPUTS.items() if key in spec.inputs.get("properties", {})}
+
+
 def _recorded(spec: AgentSpec, language: str, hub: Hub, scene: Environment) -> Points:
     brain = _Own(spec) if spec.brain is not None else _Scripted(spec, hub)
     setting = Setting(
         environment=scene, hub=hub, brain=brain, budget=Budget(max_iterations=50),
-        inputs={key: value for key, value in INPUTS.items() if key in spec.inputs.get("properties", {})},
+        inputs=_inputs_of(spec),
         language=catalogue.language(language, spec.language_options),
     )  # fmt: skip
     agent = build(replace(spec, brain=brain.of) if isinstance(brain, _Own) else spec, setting)
@@ -50,7 +79,13 @@ def _recorded(spec: AgentSpec, language: str, hub: Hub, scene: Environment) -> P
     run = agent.execute(TASK)
     for kit in getattr(agent.environment, "kits", ()):
         kit.close()
-    assert run.reason == _Scripted.END or isinstance(brain, _Own), (spec.name, language, run.status, run.reason, run.error)
+    assert run.reason == _Scripted.END or isinstance(brain, _Own), (
+        spec.name,
+        language,
+        run.status,
+        run.reason,
+        run.error,
+    )
     return brain.points
 
 

@@ -36,14 +36,14 @@ HUNG: Call = ("run", {"command": HANGS, "timeout_seconds": 5})
 UNKNOWN: Call = ("deploy", {"to": "production"})
 WROTE: Call = ("run", {"command": WRITES})
 READ_LONG: Call = ("read", {"path": "long.txt"})
-PLAN: Call = ("add_task", {"parent": "", "goal": "add adds", "subtasks": ["see the test fail", "mend calc.py"]})
+PLAN: Call = ("add_task", {"parent": "", "goal": "add adds", "subtasks": ["see the test fail", "fix calc.py"]})
 
 # A success, a failure of the action itself, and what is refused before anything happens.
 OPENINGS: dict[str, tuple[Call, Call, Call]] = {
     "codeact": (RAN, ("logs", {"id": "c9"}), UNKNOWN),
     "manager": (
         ("delegate", {"agent": "verifier", "inputs": {"task": "add adds"}}),
-        ("delegate", {"agent": "coder", "inputs": {"task": "mend add in calc.py"}}),
+        ("delegate", {"agent": "coder", "inputs": {"task": "fix add in calc.py"}}),
         ("delegate", {"agent": "nobody", "inputs": {}}),
     ),
     "mini": (RAN, ("run", {"command": HANGS}), ("run", {})),
@@ -55,7 +55,10 @@ FILLERS: dict[str, list[Call]] = {
     "monologue": [("message", {"content": "What does the long text say at {n}?"}), *[READ_LONG] * 3],
     "swe_agent": [("goto", {"line": 5}), ("search_dir", {"pattern": "add"}), ("run", {"command": "make part{n}"})],
     "planner": [("modify_task", {"task_id": "0.0", "state": "in_progress"}), ("run", {"command": "make part{n}"})],
-    "manager": [("think", {"thought": "Part {n} is next."}), ("delegate", {"agent": "math", "inputs": {"task": "{n} + 1"}})],
+    "manager": [
+        ("think", {"thought": "Part {n} is next."}),
+        ("delegate", {"agent": "math", "inputs": {"task": "{n} + 1"}}),
+    ],
 }
 # Of agents that bring their brains there are these, in the order of their steps: the delegator studies (which goes well), has it
 # coded (which does not), and verified (which says that it is not done).

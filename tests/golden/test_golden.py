@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.hub import catalogue
 
 from .__main__ import main
-from .files import COMMAND, PROMPTS, Case, cases, difference, pages_of, strangers
+from .files import AGENTS, COMMAND, PROMPTS, TOOLS, difference, file_of, pages, strangers
 from .normalising import normalised
 from .recording import CONDENSING, hub_of_the_product, prompts
 from .scripts import POINTS
@@ -23,25 +23,26 @@ from .scripts import POINTS
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
-def test_the_prompts_are_those_that_were_looked_at(case: Case) -> None:
-    told = difference(pages_of(case))
-    assert not told, f"{case} sends other prompts. If that is meant: {COMMAND}, and look at the difference.\n{told}"
-
-
-def test_every_agent_and_every_language_is_there_and_nothing_else() -> None:
-    files = {path.name.removesuffix(".txt") for path in PROMPTS.glob("*.txt")}
-    assert {name.partition(".")[0] for name in files} == set(hub_of_the_product().names())
-    assert {name.partition(".")[2] for name in files} == set(catalogue.LANGUAGES)
+def test_the_prompts_are_those_that_were_looked_at() -> None:
+    diff = difference(pages())
+    assert not diff, f"Other prompts are sent. If that is meant: {COMMAND}, and look at the difference.\n{diff}"
     assert not strangers()
 
 
-def test_the_points_are_reached_by_every_agent_that_asks_a_model() -> None:
+def test_every_tool_of_an_agent_and_every_language_of_a_model_is_there() -> None:
     hub = hub_of_the_product()
-    for case in cases():
-        if hub.load(case.agent).brain is None:
-            text = (PROMPTS / f"{case}.txt").read_text(encoding="utf-8")
-            assert [point for point in POINTS if f"\n{'=' * 24} {point}\n" in text] == list(POINTS), case
+    tools = json.loads((PROMPTS / TOOLS).read_text(encoding="utf-8"))
+    with_model = {name for name in hub.names() if hub.load(name).brain is None}
+    assert {agent for entry in tools for agent in entry["agents"]} == with_model
+    texts = [json.dumps(entry["tool"], sort_keys=True) for entry in tools]
+    assert len(texts) == len(set(texts)), "a tool is stored twice"
+    assert {hub.load(agent).language for agent in AGENTS} == set(catalogue.LANGUAGES) - {"structured"}
+
+
+def test_the_points_are_reached_by_every_agent() -> None:
+    for agent in AGENTS:
+        text = (PROMPTS / file_of(agent)).read_text(encoding="utf-8")
+        assert [point for point in POINTS if f"\n{'=' * 24} {point}\n" in text] == list(POINTS), agent
 
 
 @pytest.mark.parametrize("name", ["monologue", "swe_agent", "planner", "math", "commit_writer"])
@@ -72,16 +73,16 @@ def test_another_machine_writes_the_same(tmp_path: Path) -> None:
 def test_the_command_says_what_is_another_and_mends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in PROMPTS.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    prompt = tmp_path / "mini.fenced.txt"
-    prompt.write_text(prompt.read_text(encoding="utf-8").replace("One command in a reply", "Any commands in a reply"))
+    prompt = tmp_path / "swe_agent.fenced.txt"
+    prompt.write_text(prompt.read_text(encoding="utf-8").replace("Send one command at a time", "Send any commands"))
     (tmp_path / "coder.tools.txt").write_text("of yesterday")
-    (tmp_path / "math.function_calling.tools.json").unlink()
+    (tmp_path / TOOLS).unlink()
     assert main(["--check", "--folder", str(tmp_path)]) == 1
     told = capsys.readouterr().out
-    assert "-1. Any commands in a reply" in told
-    assert "+1. One command in a reply" in told
-    assert "+++ sent/math.function_calling.tools.json" in told
-    assert "coder.tools.txt is the prompt of no agent." in told
+    assert "-Send any commands" in told
+    assert "+Send one command at a time" in told
+    assert f"+++ sent/{TOOLS}" in told
+    assert "coder.tools.txt belongs to no agent." in told
     assert main(["--folder", str(tmp_path)]) == 0
     capsys.readouterr()
     assert main(["--check", "--folder", str(tmp_path)]) == 0
@@ -97,13 +98,23 @@ JSONISH = st.recursive(
 
 @given(JSONISH, st.text("0123456789abcdef-:. T", max_size=40))
 def test_normalising_hides_nothing_else(value: object, text: str) -> None:
-    for said in (value, text, json.dumps({"id": text, "seconds_left": 3, "took": 1.5}), f"2026-11-22T01:02:03 {text} took 12 s"):
+    for said in (
+        value,
+        text,
+        json.dumps({"id": text, "seconds_left": 3, "took": 1.5}),
+        f"2026-11-22T01:02:03 {text} took 12 s",
+    ):
         if not any(part in str(said) for part in ('"run_id": "', '"seconds": ', "mcp-")):
             assert normalised(said) == said
 
 
 def test_ids_of_runs_seconds_and_marks_are_hidden_where_they_stand() -> None:
-    result = {"status": "finished", "usage": {"steps": 2, "seconds": 0.123}, "run_id": "0123456789abcdef", "exit_code": 1}
+    result = {
+        "status": "finished",
+        "usage": {"steps": 2, "seconds": 0.123},
+        "run_id": "0123456789abcdef",
+        "exit_code": 1,
+    }
     assert normalised(json.dumps(result)) == (
         '{"status": "finished", "usage": {"steps": 2, "seconds": SECONDS}, "run_id": "RUN", "exit_code": 1}'
     )

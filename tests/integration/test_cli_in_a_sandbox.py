@@ -16,7 +16,7 @@ import pytest
 from tests.programs import run_gamebox
 
 pytestmark = pytest.mark.engine
-COMMAND = [sys.executable, "-c", "from agent.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from agent.cli.app import main; main()"]
 PATIENCE_SECONDS = 60.0
 
 

@@ -2,7 +2,7 @@
 
 It is shifted by libfaketime, which stands between the process and the C library; monotonic time goes on, as it does where a real
 clock is set. What the kernel and the engine do when their clock jumps is not tried; that the guest never reads the wall clock
-is checked in tests/unit/test_clocks.py.
+is checked in tests/unit/house/test_clocks.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import main
+from agent.cli.app import main
 from sandbox import DockerEnvironment, Limits, Network
 from sandbox.docker.container import loop_device as loop
 from sandbox.docker.doctor import doctor as doctor_module
@@ -50,6 +50,12 @@ def test_another_runtime(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     states = {finding["promise"]: finding["state"] for finding in said["promises"]}
     assert (states["memory"], states["removed with its orchestrator"]) == ("enforced", "enforced")
     assert code == (0 if set(states.values()) == {"enforced"} else 1)
+
+
+def test_every_action_of_agents_answers_as_expected(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = doctor(capsys, "--agents", "--json")
+    run = json.loads(out)
+    assert (code, run["status"]) == (0, "finished"), run
 
 
 def test_a_disk_that_is_only_watched(

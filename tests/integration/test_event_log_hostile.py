@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from agent import AgentRun
+from agent.core.status import RunStatus
 from agent.errors import AgentErrorCode
-from agent.resuming import execute_recorded, resume
-from agent.status import RunStatus
-from agent.store import EventLog, record_of, verify, verify_all
+from agent.record.resume import execute_recorded, resume
+from agent.record.store import EventLog, record_of, verify, verify_all
 from sandbox import LocalEnvironment
 from sandbox.errors import ErrorCode, SandboxError
 from tests.programs import run_gamebox
-from tests.unit.delegating_runs import BOSS, CALLS, DONE, Killed, MortalLog, call, done_in, tree, tree_of
+from tests.unit.agent.record.delegating_runs import BOSS, CALLS, DONE, Killed, MortalLog, call, done_in, tree, tree_of
 
 from .own_engine import lacking
 
@@ -107,11 +107,11 @@ def test_a_log_that_cannot_be_begun_on_a_full_disk(small: Path) -> None:
 
 RESUMING = """
 import sys, time
-from agent.resuming import resume
-from agent.store import EventLog
+from agent.record.resume import resume
+from agent.record.store import EventLog
 from sandbox import LocalEnvironment
 from sandbox.errors import SandboxError
-from tests.unit.delegating_runs import tree
+from tests.unit.agent.record.delegating_runs import tree
 with EventLog(sys.argv[1]) as log, LocalEnvironment(track_changes=False) as sandbox:
     print("ready", flush=True)
     sys.stdin.readline()
@@ -156,7 +156,7 @@ def test_two_processes_that_resume_one_run_at_once(tmp_path: Path, sandbox: Loca
 def test_a_clock_that_goes_backwards(tmp_path: Path, sandbox: LocalEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Order is that of the ids and steps, not of the times; nothing is measured by that clock."""
     hours = itertools.count(9999, -1)
-    monkeypatch.setattr("agent.store.log.now", lambda: f"{next(hours):04d}-01-01T00:00:00.000+00:00")
+    monkeypatch.setattr("agent.record.store.log.now", lambda: f"{next(hours):04d}-01-01T00:00:00.000+00:00")
     with MortalLog(tmp_path / "runs.db") as mortal:
         mortal.dies_at, mortal.after = 60, True
         with pytest.raises(Killed):

@@ -113,7 +113,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-c",
-        "from agent.cli import main; main()",
+        "from agent.cli.app import main; main()",
         "run",
         "--workspace",
         str(tmp_path),

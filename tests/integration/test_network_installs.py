@@ -257,11 +257,14 @@ def test_what_cargo_and_go_read_is_there(docker_env: Make, place: Place) -> None
 WEBSOCKET = """
 import sys
 sys.path.insert(0, "/tmp/libraries")
-from websockets.sync.client import connect
-with connect(sys.argv[1], proxy=True, open_timeout=20) as connection:
-    for word in ("one", "two" * 100_000):
-        connection.send(word)
-        print(len(connection.recv()))
+import asyncio
+from websockets.asyncio.client import connect
+async def talk():
+    async with connect(sys.argv[1], proxy=True, open_timeout=20) as connection:
+        for word in ("one", "two" * 100_000):
+            await connection.send(word)
+            print(len(await connection.recv()))
+asyncio.run(talk())
 """
 
 

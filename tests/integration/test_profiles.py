@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.cli import main
+from agent.cli.app import main
 from sandbox import DockerEnvironment, Limits, SandboxError
 from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode

@@ -25,7 +25,7 @@ ERRORS: dict[str, str] = {
     "approval_pending": _ENDS, "user_not_found": _HOST, "user_not_allowed": _HOST,
     "delegation_refused": _ENDS, "session_exists": _HOST, "session_not_found": _HOST,
 }  # fmt: skip
-# Met by a model, but not to be provoked on purpose each time; their texts are read by hand (tests/unit/test_hints.py).
+# Met by a model, but not to be provoked on purpose each time; their texts are read by hand (unit/sandbox/messages/test_hints.py).
 RARE: dict[str, str] = {}
 NOTICES: dict[str, str] = {
     "not_kept": _HOST, "changed_meanwhile": _HOST, "root_not_kept": _HOST, "files_skipped": _HOST,

@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 from agent import Action
-from agent.approvals import ApprovalPolicy
-from agent.finishing import FinishChecks, command_passes
-from agent.read_only import ReadOnlyEnvironment
+from agent.layers.approvals import ApprovalPolicy
+from agent.layers.finish_checks import FinishChecks, command_passes
+from agent.layers.read_only import ReadOnlyEnvironment
 from sandbox import DockerEnvironment
 from sandbox.docker.engine.client import connect
 from sandbox.environment.base import Environment
@@ -747,13 +747,13 @@ BY_NAME = {situation.name: situation for situation in ALL}
 
 
 def _approving(env: Environment) -> Environment:
-    from agent.approvals import ApprovingEnvironment
+    from agent.layers.approvals import ApprovingEnvironment
 
     return ApprovingEnvironment(env, ApprovalPolicy(tools={"run": "always"}))
 
 
 def _editing(env: Environment) -> Environment:
-    from agent.approvals import Answer, ApprovingEnvironment
+    from agent.layers.approvals import Answer, ApprovingEnvironment
 
     answer = Answer(verdict="edit", args={"command": "rm -rf build"})
     return ApprovingEnvironment(env, ApprovalPolicy(tools={"run": "always"}), lambda *_: answer)

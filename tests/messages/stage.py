@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from agent import Agent, AgentRun, Budget
-from agent import events as ev
+from agent.core.prompt import Prompt
+from agent.core.status import StopRun
 from agent.hub import AgentSpec, Hub, Setting, build, catalogue
 from agent.hub.finding import built_in
-from agent.prompt import Prompt
-from agent.resuming import begin, resume
-from agent.status import StopRun
-from agent.store import EventLog, RunWriter
+from agent.record import events as ev
+from agent.record.resume import begin, resume
+from agent.record.store import EventLog, RunWriter
 from sandbox import DockerEnvironment, Ready, Service, SideService
 from sandbox.docker.engine.client import connect
 from sandbox.environment.base import Environment

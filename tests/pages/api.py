@@ -1,6 +1,6 @@
 """Write docs/api from docstrings and signatures: one page per public module. Nothing else is public.
 
-``python -m tests.pages`` writes the pages anew; ``tests/unit/test_generated_pages.py`` fails if they differ.
+``python -m tests.pages`` writes the pages anew; ``tests/unit/house/test_generated_pages.py`` fails if they differ.
 """
 
 from __future__ import annotations
@@ -28,18 +28,23 @@ MODULES: dict[str, tuple[str, ...]] = {
     "sandbox.environment.sandboxed": ("SandboxedEnvironment",),
     "sandbox.readers": ("hint_for",),
     "agent": (),
-    "agent.adapters": (),
-    "agent.adapters.actions": (),
-    "agent.adapters.observations": (),
-    "agent.approvals": (),
+    "agent.contracts": (),
+    "agent.contracts.actions": (),
+    "agent.contracts.observations": (),
+    "agent.core.loop.layers": ("Layer",),
+    "agent.core.loop.turns": ("Ask", "Call", "Do", "Prepare", "Remember"),
+    "agent.core.loop.streaming": ("NoticeGiven", "ReplyDelta", "RunFinished", "ToolAnswered", "ToolCalled"),
+    "agent.layers.approvals": (),
+    "agent.layers.budget_line": ("BudgetLine",),
     "agent.errors": ("AgentErrorCode",),
-    "agent.finishing": (),
+    "agent.layers.finish_checks": (),
     "agent.hub": (),
-    "agent.inbox": (),
-    "agent.lineage": (),
-    "agent.resuming": (),
-    "agent.skills": (),
-    "agent.store": (),
+    "agent.layers.inbox": (),
+    "agent.record.lineage": (),
+    "agent.record.file_changes": ("FileChanges",),
+    "agent.record.resume": (),
+    "agent.job.skills": (),
+    "agent.record.store": (),
     "agent.tools": (),
 }
 OURS = ("sandbox", "agent")

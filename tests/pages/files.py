@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from sandbox.moved import MOVED
+from agent import moved as agent_moved
+from sandbox import moved as sandbox_moved
 
 from . import api
 
@@ -45,7 +46,8 @@ def folders() -> str:
 
 def moved() -> str:
     """Return a table of the module paths that still work and warn."""
-    return "\n".join(["| old | new |", "|---|---|", *(f"| `{old}` | `{new}` |" for old, new in MOVED.items())]) + "\n"
+    paths = {**sandbox_moved.MOVED, **agent_moved.MOVED}
+    return "\n".join(["| old | new |", "|---|---|", *(f"| `{old}` | `{new}` |" for old, new in paths.items())]) + "\n"
 
 
 def _between(page: str, name: str, text: str) -> str:

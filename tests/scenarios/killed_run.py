@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from agent import Action, Agent, FunctionCallingLanguage, Goal, ScriptedModel, standard_registry
-from agent import events as ev
-from agent.kits import EquippedEnvironment, Kit
-from agent.resuming import begin, resume
-from agent.store import EventLog, RunWriter, record_of
+from agent.core.kits import EquippedEnvironment, Kit
+from agent.record import events as ev
+from agent.record.resume import begin, resume
+from agent.record.store import EventLog, RunWriter, record_of
 from sandbox import DockerEnvironment, Limits
 from sandbox.environment.base import Environment
 

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.resuming import begin, resume
-from agent.store import EventLog, record_of, verify
+from agent.record.resume import begin, resume
+from agent.record.store import EventLog, record_of, verify
 from sandbox import DockerEnvironment, Limits
 from sandbox.docker.engine.client import connect
 from sandbox.docker.kept.inventory import remove, sandboxes
-from tests.unit.delegating_runs import FINISH, call, delegate, tree, tree_of
+from tests.unit.agent.record.delegating_runs import FINISH, call, delegate, tree, tree_of
 
 ROOT = Path(__file__).parents[2]
 STEPS = 20

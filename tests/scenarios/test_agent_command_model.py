@@ -56,7 +56,7 @@ def test_a_model_repairs_and_its_cost_is_told(tmp_path: Path) -> None:
     assert re.search(r"openai/gpt-4o-mini: InternalServerError; trying again in \d+ s \(attempt 2 of 6\)", done.stderr)
     assert "4 model calls (1 failed), 300 + 60 tokens, $0.0" in done.stderr
     system = server.requests[0]["messages"][0]["content"]
-    assert "Reproduce a bug before you fix it" in system
+    assert "Reproduce. Show the bug" in system
     assert (tmp_path / "repo/calc.py").read_text() == "def add(a, b):\n    return a + b\n"
 
 
@@ -73,3 +73,22 @@ def test_a_model_that_refuses_is_told_without_a_traceback(tmp_path: Path, reply:
     assert len(server.requests) == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_fallback_answers_with_the_options_and_the_log_says_which_model_it_was(tmp_path: Path) -> None:
+    log = tmp_path / "runs.db"
+    replies = [error(404, "no such model"), call("finish", {"summary": "done"})]
+    options = ["--fallback", "openai/gpt-4.1-mini", "--model-option", "temperature=0", "--log", str(log), "--json"]
+    done, server = agent(tmp_path, replies, *options)
+    assert done.returncode == 0, done.stderr
+    assert [(r["model"], r["temperature"]) for r in server.requests] == [("gpt-4o-mini", 0), ("gpt-4.1-mini", 0)]
+    assert "openai/gpt-4o-mini failed (model_rejected_request); asking openai/gpt-4.1-mini" in done.stderr
+    shown = run_gamebox("runs", "show", "last", "--log", str(log), "--json")
+    assert '"model": "openai/gpt-4.1-mini"' in shown.stdout
+
+
+def test_a_key_is_no_option_of_a_model(tmp_path: Path) -> None:
+    done, server = agent(tmp_path, [], "--model-option", "api_key=sk-1")
+    assert done.returncode != 0
+    assert "environment variable" in done.stderr
+    assert not server.requests

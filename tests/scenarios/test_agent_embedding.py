@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from agent import Budget, forbid_real_models
-from agent.budget import Meter, metering
+from agent import Budget, StopRun, forbid_real_models
+from agent.core.budget import Meter, metering
 from agent.errors import AgentErrorCode
 from agent.memory import RecallMemory
 from agent.model.embedding import LiteLLMEmbedder
@@ -24,6 +25,7 @@ class Embeddings(http.server.BaseHTTPRequestHandler):
     """Puts words of one topic near each other; answers with an error as the path says."""
 
     asked: list[list[str]]
+    times: list[float]
 
     def do_POST(self) -> None:
         """See the base class."""
@@ -33,17 +35,23 @@ class Embeddings(http.server.BaseHTTPRequestHandler):
             return
         texts = request["input"]
         Embeddings.asked.append(texts)
+        Embeddings.times.append(time.monotonic())
+        if self.path.startswith("/busy") and len(Embeddings.asked) == 1:
+            self.answer(429, {"error": {"message": "slow down", "type": "requests"}}, {"retry-after": "1"})
+            return
         rows = [{"object": "embedding", "index": n, "embedding": vector(text)} for n, text in enumerate(texts)]
         if self.path.startswith("/few"):
             rows = rows[:-1]
         usage = {"prompt_tokens": 3 * len(texts), "total_tokens": 3 * len(texts)}
         self.answer(200, {"object": "list", "data": rows[::-1], "model": "test", "usage": usage})
 
-    def answer(self, status: int, body: dict[str, Any]) -> None:
+    def answer(self, status: int, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> None:
         """Send JSON."""
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -62,7 +70,7 @@ def vector(text: str) -> list[float]:
 
 @pytest.fixture
 def base() -> Iterator[str]:
-    Embeddings.asked = []
+    Embeddings.asked, Embeddings.times = [], []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Embeddings) as listener:
         listener.daemon_threads = True
         threading.Thread(target=listener.serve_forever, daemon=True).start()
@@ -104,3 +112,28 @@ def test_faults_are_told_and_leave_the_words(base: str) -> None:
     assert memory.recall("kitten")[0].message == 1
     with pytest.raises(SandboxError):
         LiteLLMEmbedder("")
+
+
+def test_a_limit_is_waited_for_by_all_callers_of_the_model(base: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The first call is refused for a second; no other one goes out before that, and none is lost."""
+    found: list[list[list[float]]] = []
+    first, second = embedder(f"{base}/busy"), embedder(f"{base}/busy")
+    threads = [threading.Thread(target=lambda: found.append(first(["cat"])))]
+    with metering(Meter(Budget())) as meter:
+        threads[0].start()
+        while "trying again" not in caplog.text:
+            time.sleep(0.01)
+        found.append(second(["cat"]))
+    threads[0].join()
+    assert found == [[vector("cat")]] * 2
+    assert len(Embeddings.asked) == 3
+    assert Embeddings.times[1] - Embeddings.times[0] >= 0.9
+    assert (meter.usage.calls, meter.usage.failed_calls) == (1, 0), "the thread has a meter of its own"
+
+
+def test_a_call_beyond_the_budget_is_not_made(base: str) -> None:
+    with metering(Meter(Budget(max_tokens=1))) as meter:
+        embedder(base)(["cat"])
+        with pytest.raises(StopRun):
+            embedder(base)(["cat"])
+    assert (meter.usage.calls, len(Embeddings.asked)) == (1, 1)

@@ -18,7 +18,7 @@ import pytest
 from tests.programs import run_gamebox
 
 pytestmark = pytest.mark.engine
-GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
+GAMEBOX = [sys.executable, "-c", "from agent.cli.app import main; main()"]
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_the_demo_finds_and_proves_the_fix() -> None:
     assert done.returncode == 0, done.stderr
     assert "diff --git" in done.stdout
     assert done.stderr.rstrip().endswith("[exit code 0]")
-    assert done.stderr.count("afterwards, run by us") == 2
+    assert done.stderr.count("check after the run") == 2
 
 
 def containers_with(mark: str) -> list[str]:

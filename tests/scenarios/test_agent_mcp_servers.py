@@ -254,8 +254,8 @@ def harmful() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("large", "more than 4 MiB"), ("event", "more than 4 MiB"), ("nothing", "no message"), ("redirect", "status 302"),
-        ("denied", "status 401"), ("packed", "packed"), ("drip", "within 1 seconds"),
+        ("large", "more than 4 MiB"), ("event", "more than 4 MiB"), ("nothing", "not a message"), ("redirect", "status 302"),
+        ("denied", "status 401"), ("packed", "compressed"), ("drip", "within 1 seconds"),
         ("pings", "within 1 seconds"), ("others", "within 1 seconds"), ("head", "within 1 seconds"), ("late", "within 1 seconds"),
     ],
 )  # fmt: skip

@@ -45,6 +45,12 @@ def model_at(server: ModelServer, **options: Any) -> LiteLLMModel:
     return LiteLLMModel(name, **settings)
 
 
+def conversation(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """The messages of a request without the state of the environment at their end."""
+    messages: list[dict[str, Any]] = request["messages"]
+    return messages[:-1] if str(messages[-1]["content"]).startswith("# Environment now") else messages
+
+
 def double(number: int) -> int:
     return number * 2
 
@@ -82,7 +88,7 @@ def test_tool_calls_go_out_and_come_back() -> None:
     assert [s.tool for s in outcome.steps] == ["double", "finish"]
     first, second = server.requests
     assert [t["function"]["name"] for t in first["tools"]] == ["double", "finish"]
-    assert [m["role"] for m in second["messages"]] == ["system", "user", "assistant", "tool"]
+    assert [m["role"] for m in conversation(second)] == ["system", "user", "assistant", "tool"]
     assert second["messages"][2]["tool_calls"][0]["id"] == second["messages"][3]["tool_call_id"] == "call_double_0"
     assert second["messages"][3]["content"] == "42"
 
@@ -102,7 +108,7 @@ def test_json_in_text_does_the_same() -> None:
     outcome, server = run(replies, language=JsonLanguage())
     assert outcome.status is RunStatus.finished
     assert "tools" not in server.requests[0]
-    assert [m["role"] for m in server.requests[1]["messages"]] == ["system", "user", "assistant", "user"]
+    assert [m["role"] for m in conversation(server.requests[1])] == ["system", "user", "assistant", "user"]
 
 
 def test_plain_text_is_answered_with_what_to_do() -> None:
@@ -110,7 +116,7 @@ def test_plain_text_is_answered_with_what_to_do() -> None:
     assert outcome.status is RunStatus.finished
     assert outcome.steps[0].envelope is not None
     assert outcome.steps[0].envelope["code"] == "unparsable_response"
-    told = server.requests[1]["messages"][-1]
+    told = conversation(server.requests[1])[-1]
     assert told["role"] == "user"
     assert "Call one of the tools" in told["content"]
 
@@ -154,6 +160,15 @@ def test_a_timeout_is_tried_again_and_its_prompt_counted() -> None:
     assert outcome.usage.estimated_tokens > 0
 
 
+def test_a_key_that_the_provider_quotes_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTHER_API_KEY", "sk-of-the-environment")
+    quoted = error(401, "wrong: sk-of-the-options sk-of-the-environment", code="invalid_api_key")
+    outcome, _ = run([quoted] * 2, api_key="sk-of-the-options")
+    assert outcome.status is RunStatus.model_failed
+    assert "wrong" in outcome.reason
+    assert "sk-of" not in outcome.reason
+
+
 def test_a_wrong_key_is_said_once() -> None:
     outcome, server = run([error(401, "Incorrect API key provided", code="invalid_api_key")] * 2)
     assert len(server.requests) == 1
@@ -183,7 +198,7 @@ def test_malformed_arguments_are_repaired_and_the_model_is_told() -> None:
     assert envelope is not None
     assert envelope["result"] == 42
     assert [n["code"] for n in envelope["notices"]] == ["reply_repaired"]
-    assert "reply_repaired" in server.requests[1]["messages"][-1]["content"]
+    assert "reply_repaired" in conversation(server.requests[1])[-1]["content"]
 
 
 def test_arguments_that_were_cut_off_are_refused() -> None:
@@ -191,7 +206,7 @@ def test_arguments_that_were_cut_off_are_refused() -> None:
     envelope = outcome.steps[0].envelope
     assert envelope is not None
     assert envelope["code"] == "unparsable_response"
-    sent = server.requests[1]["messages"][-2]["tool_calls"][0]["function"]["arguments"]
+    sent = conversation(server.requests[1])[-2]["tool_calls"][0]["function"]["arguments"]
     assert sent == '{"malformed": "{\\"number\\": 2"}'
 
 
@@ -201,12 +216,12 @@ def test_content_in_parts() -> None:
     assert outcome.result == {"summary": "parts"}
 
 
-def test_further_calls_of_a_reply_are_answered() -> None:
+def test_all_calls_of_a_reply_are_answered() -> None:
     outcome, server = run([calls([("double", {"number": 1}), ("double", {"number": 2})]), FINISH])
     assert outcome.status is RunStatus.finished
     answers = [m for m in server.requests[1]["messages"] if m["role"] == "tool"]
     assert [a["tool_call_id"] for a in answers] == ["call_double_0", "call_double_1"]
-    assert "too_many_actions" in answers[1]["content"]
+    assert [a["content"] for a in answers] == ["2", "4"]
 
 
 def test_the_limit_on_cost_is_checked_before_the_call() -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from agent.store import EventLog, RunRecord, record_of
+from agent.record.store import EventLog, RunRecord, record_of
 from tests.programs import run_gamebox
 
-GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
+GAMEBOX = [sys.executable, "-c", "from agent.cli.app import main; main()"]
 FINISH = {"tool": "finish", "args": {"summary": "all done"}}
 OFFICIAL = Path(__file__).parents[1] / "servers" / "mcp_official.py"
 
@@ -130,29 +130,29 @@ See whether {{ inputs.task }} has the style {{ inputs.style }}.
     [
         (["--check", " "], "--check is empty", "pytest"),
         (["--verifier", "verifyer"], "no agent 'verifyer'", "Did you mean 'verifier'"),
-        (["--verifier", "coding"], "cannot say yes", "--verifier verifier"),
+        (["--verifier", "codeact"], "cannot say yes", "--verifier verifier"),
         (["--verifier", "demanding", "--agents", "agents"], "needs more than a task (style)", "--verifier verifier"),
-        (["--agent", "mini", "--check", "true"], "what it prints ends its run", "another agent"),
-        (["--agent", "verifier", "--verifier", "verifier"], "verifies its own kind", "verifier"),
+        (["--agent", "mini", "--check", "true"], "the output of a command ends its run", "another agent"),
+        (["--agent", "verifier", "--verifier", "verifier"], "cannot verify its own kind", "verifier"),
         (["--result-schema", "none.json"], "cannot be read", '"type": "object"'),
-        (["--result-schema", "list.json"], "none of an object", '"type": "object"'),
-        (["--result-schema", "wrong.json"], "is none", '"type": "object"'),
+        (["--result-schema", "list.json"], "does not describe an object", '"type": "object"'),
+        (["--result-schema", "wrong.json"], "is invalid", '"type": "object"'),
         (["--result-schema", "good.json", "--agent", "verifier"], "a result of its own (completed, summary)", "another agent"),
         (["--result-schema", "good.json", "--agent", "swe_agent"], "ends without a result", "gamebox hub show"),
         (["--keep"], "--local has no sandbox to keep", "Leave out --keep"),
         (["--keep-seconds", "60"], "--local has no sandbox to keep", "Leave out --keep"),
         (["--keep", "--no-log"], "With --no-log no sandbox can be kept", "Leave out --no-log"),
         (["--mcp", "notes"], "is not NAME=COMMAND or NAME=ADDRESS", "python3 -m notes_server"),
-        (["--mcp", "Notes=x"], "'Notes' is no name for a server", "small letters"),
+        (["--mcp", "Notes=x"], "'Notes' is not a valid name for a server", "lower-case letters"),
         (["--mcp", "notes=x", "--mcp", "notes=y"], "twice", "a name of its own"),
-        (["--mcp", "notes=ws://example.com/"], "no address of http", "https://"),
+        (["--mcp", "notes=ws://example.com/"], "not an http or https address", "https://"),
         (["--mcp", "notes=https://me:secret1@example.com/"], "has a user or a password", "--mcp-header notes:Authorization"),
         (["--mcp", "notes=x", "--agent", "verifier"], "only reads", "may write"),
         (["--mcp-header", "notes:Authorization=TOKEN"], "that --mcp does not name", "none"),
         (["--mcp", "notes=x", "--mcp-header", "notes:Authorization=TOKEN"], "is a command", "address"),
         (["--mcp", "n=https://example.com/", "--mcp-header", "n:Authorization=NOT_SET"], "NOT_SET is not set", "Export NOT_SET"),
         (["--mcp", "n=https://example.com/", "--mcp-header", "n:Authorization=Bearer secret1"], "is given a value", "VARIABLE"),
-        (["--mcp", "n=https://example.com/", "--mcp-header", "Authorization=secret1"], "names no server", "VARIABLE"),
+        (["--mcp", "n=https://example.com/", "--mcp-header", "Authorization=secret1"], "does not name a server", "VARIABLE"),
     ],
 )  # fmt: skip
 def test_typical_mistakes_are_answered(args: list[str], says: str, hint: str, repo: Path, tmp_path: Path) -> None:
@@ -175,6 +175,15 @@ def test_a_server_in_the_sandbox(repo: Path, tmp_path: Path) -> None:
     steps = script(tmp_path, {"tool": "notes_add", "args": {"a": 2, "b": 3}}, FINISH)
     server = f"notes=exec {sys.executable} {OFFICIAL}"
     gamebox("agent", "add", "--local", "--repo", str(repo), "--script", steps, "--mcp", server)
+    assert steps_of()[0]["envelope"]["result"]["structured"] == {"result": 5}
+
+
+def test_a_server_of_a_file_as_other_clients_have_it(repo: Path, tmp_path: Path) -> None:
+    steps = script(tmp_path, {"tool": "my-notes_add", "args": {"a": 2, "b": 3}}, FINISH)
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"My Notes": {"command": sys.executable, "args": [str(OFFICIAL)]}}}))
+    args = ["--local", "--repo", str(repo), "--script", steps]
+    gamebox("agent", "add", *args, "--mcp-config", str(file))
     assert steps_of()[0]["envelope"]["result"]["structured"] == {"result": 5}
 
 
@@ -264,12 +273,12 @@ def waiting(tmp_path: Path) -> dict[str, Any]:
 def test_said_by_another_process(repo: Path, tmp_path: Path) -> None:
     with under_way(repo, tmp_path, waiting(tmp_path), run("echo two >> a.txt"), FINISH) as process:
         said = gamebox("runs", "say", "last", "use the new API")
-        assert "it is read before the agent's next decision" in said.stderr
+        assert "the agent reads it before its next decision" in said.stderr
         gamebox("runs", "say", "last", "-", input="and\nbe brief\n")
         (tmp_path / "go").touch()
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert err.count("said by you") == 2
+    assert err.count("your message is read") == 2
     record = wait_for(tmp_path, lambda record: record.status is not None)
     spoken = [m["content"] for m in record.messages if m.get("source") == "user"]
     assert spoken == ["use the new API", "and\nbe brief\n"]
@@ -285,7 +294,7 @@ def test_what_is_said_is_not_lost_with_its_process(repo: Path, tmp_path: Path) -
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "it is read when it is resumed" in gamebox("runs", "say", "last", "and kind").stderr
+    assert "the agent reads it after gamebox runs resume" in gamebox("runs", "say", "last", "and kind").stderr
     (tmp_path / "go").touch()
     gamebox("runs", "resume", "last", "--fresh")
     record = wait_for(tmp_path, lambda record: record.status == "finished")
@@ -296,7 +305,7 @@ def test_what_is_said_is_not_lost_with_its_process(repo: Path, tmp_path: Path) -
 def test_what_cannot_be_said(text: str, repo: Path, tmp_path: Path) -> None:
     with under_way(repo, tmp_path, waiting(tmp_path), FINISH) as process:
         refused = gamebox("runs", "say", "last", "-", input=text, code=2)
-        assert "hint: Say something" in refused.stderr
+        assert "hint: Write a message" in refused.stderr
         (tmp_path / "go").touch()
         process.communicate(timeout=60)
 
@@ -315,14 +324,14 @@ def test_typed_on_the_terminal(repo: Path, tmp_path: Path) -> None:
         os.close(theirs)
         wait_for(tmp_path, lambda record: bool(record.steps) and record.steps[-1].started is not None)
         os.write(ours, b"be brief\n")
-        shown = read_until(ours, "said; the agent reads it")
+        shown = read_until(ours, "Sent: the agent reads it")
         (tmp_path / "go").touch()
         shown += read_until(ours, "the agent asks") if said[0] not in shown else ""
         os.write(ours, f"{said[1]}\n".encode())
         shown += read_until(ours, "changed")
         assert process.wait(60) == 0, shown
     os.close(ours)
-    assert "type a line to say something" in shown
+    assert "Type a line to send a message" in shown
     assert "+two" in (tmp_path / "diff").read_text()
     record = wait_for(tmp_path, lambda record: record.status == "finished")
     assert [m["content"] for m in record.messages if m.get("source") == "user"] == ["be brief"]
@@ -389,7 +398,7 @@ def test_a_run_that_is_cut_off_ends_what_follows_it(repo: Path, tmp_path: Path) 
         process.communicate()
         text, _ = shown.communicate(timeout=30)
     assert shown.returncode == 0
-    assert text.rstrip().endswith("cut off: no process is at it any more")
+    assert text.rstrip().endswith("cut off: no process writes it any more")
 
 
 def test_parts_of_a_run_are_followed_too(repo: Path, tmp_path: Path) -> None:

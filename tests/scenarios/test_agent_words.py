@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent import ActionRegistry, Agent, FunctionCallingLanguage, Goal, ScriptedModel
-from agent.skills import teach
+from agent.job.skills import teach
 from agent.tools import finish_action
 from sandbox import DockerEnvironment
 from tests.programs import run_gamebox

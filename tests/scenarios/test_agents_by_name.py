@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from agent import Budget, RunStatus, ScriptedModel, hub
+from agent.core.run import AgentRun
 from agent.hub import Hub, Setting, build
-from agent.hub.agents import dummy
-from agent.model.expecting import Expected, ExpectingScript
-from agent.run import AgentRun
+from agent.hub.agents.dummy import first as dummy
+from agent.hub.agents.dummy.expecting import Expected, ExpectingScript
 from sandbox import DockerEnvironment, Limits
 from sandbox.environment.base import Environment
 from tests.programs import run_gamebox
@@ -201,14 +201,14 @@ class Developers:
     def __call__(self, prompt: Any) -> Any:
         said = str(prompt)
         last = prompt.messages[-1]["content"] if prompt.messages[-1]["role"] == "tool" else prompt.messages[-2]["content"]
-        if "You do not carry it out" in said:
+        if "Do not carry the task out" in said:
             self.asked.append("study")
             return call("finish", summary="calc.py:2 subtracts") if "return a - b" in said else call("read", path="calc.py")
         if "Check whether this task was done" in said:
             return self._verify(str(last))
         self.asked.append("coder")
         if "# Sums" in said:
-            written = "size_bytes" in str(last)
+            written = "README.md, " in str(last)
             return call("finish", summary="README") if written else call("write", path="README.md", content="# Sums\n")
         if "calc.py:2 subtracts" not in said:
             return call("reject", reason="I was not told what the study found.")
@@ -331,7 +331,7 @@ ECHO = Expected("run", {"command": "echo one"}, {"result": {"output": "two\n"}})
         ([Expected("read", {"path": "missing"}), END], '+ "code": "path_not_found"'),
         ([END, Expected("think", {"thought": "x"})], "finished the run before its script: 1 steps left"),
         ([Expected("think", {"thought": "x"})], "the run goes on"),
-        ([Expected("think", lambda answers: answers[-1]), END], "needs what the answers before do not have"),
+        ([Expected("think", lambda answers: answers[-1]), END], "needs something that the earlier answers do not contain"),
     ],
 )
 def test_a_script_that_meets_something_else_does_not_finish(

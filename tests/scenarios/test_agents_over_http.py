@@ -38,7 +38,7 @@ print('all checks passed')
 """
 FAILED = re.compile(r"AssertionError: balance\(\[3, 4\]\) of (\S+) is 4, ticket (\w+)")
 RUN, LOGS, CELL, OPEN, EDIT = (
-    "Run a shell command", "Show the output of a command", "Run Python code", "Open a file", "Replace lines of the open file",
+    "Run a shell command", "Show the output of a command", "Run Python code", "Open a file", "Replace the lines of the open file",
 )  # fmt: skip
 Hide = Callable[[str], str]
 
@@ -135,7 +135,7 @@ HIDDEN: dict[str, tuple[Hide, str]] = {
     "ipython": (without_section("execute_ipython"), "does not say how to: Run Python"),
     "kernel": (without_section("ipython"), "is there a kernel now?"),
     "open file": (without_section("open file"), "what does the file look like?"),
-    "edit": (without_section("edit"), "does not say how to: Replace lines"),
+    "edit": (without_section("edit"), "does not say how to: Replace the lines"),
     "other arguments": (without_lines("all as one JSON object"), "does not say how run gets other arguments"),
 }
 # Each where it is most at risk: what the loop and the tools say once, what the language says in each language.

@@ -179,9 +179,9 @@ def test_an_agent_that_writes_the_reward_itself_does_not_get_it(mode: str, tmp_p
     [
         ('echo \'{"a": 1, "b": 0.5}\' > /logs/verifier/reward.json', "value", {"a": 1.0, "b": 0.5}, ""),
         ("echo 0 > /logs/verifier/reward.txt; exit 1", "value", {"reward": 0.0}, ""),
-        ("echo nan > /logs/verifier/reward.txt", "verifier_failed", {}, "no reward"),
-        ("echo '{\"reward\": 1e999}' > /logs/verifier/reward.json", "verifier_failed", {}, "no reward"),
-        ("echo '{\"reward\": \"1\"}' > /logs/verifier/reward.json", "verifier_failed", {}, "no reward"),
+        ("echo nan > /logs/verifier/reward.txt", "verifier_failed", {}, "not a reward"),
+        ("echo '{\"reward\": 1e999}' > /logs/verifier/reward.json", "verifier_failed", {}, "not a reward"),
+        ("echo '{\"reward\": \"1\"}' > /logs/verifier/reward.json", "verifier_failed", {}, "not a reward"),
         ("echo '{' > /logs/verifier/reward.json; echo 1 > /logs/verifier/reward.txt", "verifier_failed", {}, "no reward"),
         (": > /logs/verifier/reward.txt", "verifier_failed", {}, "no reward"),
         ("yes > /logs/verifier/reward.txt & sleep 0.2; kill $!", "verifier_failed", {}, "too long"),
@@ -235,7 +235,7 @@ def test_a_batch_that_is_ended_leaves_whole_results_and_goes_on(number: signal.S
     command = [
         sys.executable,
         "-c",
-        "from agent.cli import main; main()",
+        "from agent.cli.app import main; main()",
         "batch",
         str(tasks),
         "--local",
@@ -271,7 +271,7 @@ def test_a_batch_that_is_ended_leaves_whole_results_and_goes_on(number: signal.S
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "line 2 is no JSON"), ("[]", "line 2 is not an object"), ('{"id": "a/../b", "task": "x"}', "'a/../b'"),
+        ("{", "line 2 is not JSON"), ("[]", "line 2 is not an object"), ('{"id": "a/../b", "task": "x"}', "'a/../b'"),
         ('{"id": "..", "task": "x"}', "'..'"), ('{"id": "a", "task": " "}', "has no task"),
         ('{"id": "a", "task": 3}', "task is 3"),
         ('{"id": "a", "task": "x", "imgae": "y"}', "'imgae'"), ('{"id": "ok", "task": "x"}', "Two tasks have the id 'ok'"),
@@ -406,9 +406,9 @@ def test_an_agent_that_works_on_a_repository_gets_one_or_an_image(tmp_path: Path
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--agent", "mini"), "agent was codeact, is mini"),
+        (("--agent", "mini"), "agent was coding, is mini"),
         (("--script", "other.json"), "script was"),
-        (("--language", "json"), "language was tags, is json"),
+        (("--language", "json"), "language was function_calling, is json"),
         (("--approve", "risky"), "approve was never, is risky"),
         (("--no-agents-md",), "agents md was yes, is no"),
         (("--network", "open"), "network was none, is open"),
@@ -646,13 +646,20 @@ def test_a_batch_has_the_tools_of_mcp_servers(tmp_path: Path) -> None:
     assert "mcp was notes=" in refused.stderr
 
 
+def test_the_agent_is_that_of_the_agent_command(tmp_path: Path) -> None:
+    tasks = lines(tmp_path / "tasks.jsonl", {"id": "a", "task": "x", "script": script(tmp_path / "s.json")})
+    batch(tasks, "--local", "-o", tmp_path / "out")
+    found = results(tmp_path / "out")["a"]
+    assert (found["identity"]["agent"], found["status"]) == ("coding", "finished")
+
+
 @pytest.mark.engine
-def test_the_agent_is_that_of_the_agent_command_in_the_image_of_the_task(tmp_path: Path) -> None:
+def test_an_agent_runs_in_the_image_of_the_task(tmp_path: Path) -> None:
     """Its cells run with what that image has, and it is said."""
     cell = {"tool": "ipython", "args": {"code": "x = 6 * 7\nprint(x)"}}
     steps = script(tmp_path / "s.json", cell, {"tool": "ipython", "args": {"code": "x + 1"}})
     tasks = lines(tmp_path / "tasks.jsonl", {"id": "a", "task": "x", "script": steps, "image": BASE})
-    done = batch(tasks, "-o", tmp_path / "out")
+    done = batch(tasks, "-o", tmp_path / "out", "--agent", "codeact")
     found = results(tmp_path / "out")["a"]
     assert (found["identity"]["agent"], found["identity"]["image"], found["status"]) == ("codeact", BASE, "finished")
     assert "1 of 1 tasks run in other images than gamebox/codeact" in done.stderr

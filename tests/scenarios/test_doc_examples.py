@@ -92,7 +92,7 @@ CLOSING = ("docs/reference/network.md", "docs/reference/services.md")
 # What holds after the examples of a page: further lines of the program, and a part of what it printed.
 HOLDS = {
     "README.md": ("", "True 0 hi\n\nFalse path_not_found List the workspace to see what is there."),
-    "docs/tutorial.md": ("", "finished ['write', 'count_words', 'finish']\nAgentRun(finished, 1 step"),
+    "docs/tutorial.md": ("", "finished ['save', 'count_words', 'finish']\nAgentRun(finished, 1 step"),
     RECIPES: ("assert not spare.read('nothing')", "built\n"),
     "docs/reference/state.md": ("assert \"+what = 'new'\" in open('result.patch').read()", "a.py"),
     "docs/reference/commands.md": ("assert ran.running and ran.waiting_for.kind == 'stdin' and int(port)", "\nserved\n"),
@@ -103,6 +103,7 @@ HOLDS = {
 # What a recipe says that it prints.
 PRINTED = (
     "pip exited with 0",
+    "28 days\n",
     "timeout working",
     "used ***DEPLOY_KEY***\n",
     "network_denied A connection to other.test:443 was refused: no rule opens it.",

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from agent import Agent, RunStatus, ScriptedModel, hub
-from agent.hooks import Hooks, Step
+from agent.core.loop.hooks import Hooks, Step
+from agent.core.run import AgentRun
 from agent.hub import Setting, build, catalogue
-from agent.hub.agents import dummy, dummy_old, dummy_second
+from agent.hub.agents.dummy import first as dummy
+from agent.hub.agents.dummy import old as dummy_old
+from agent.hub.agents.dummy import second as dummy_second
+from agent.hub.agents.dummy.expecting import Expected, ExpectingScript
 from agent.memory import Memory
-from agent.model.expecting import Expected, ExpectingScript
-from agent.run import AgentRun
 from agent.tools.sandbox_tools import HOST_ONLY
 from sandbox import LocalEnvironment
 from sandbox.environment.base import Environment
@@ -41,7 +43,7 @@ def names_of_the_hub() -> set[str]:
     spec = hub.AgentSpec(name="a", description="A.", actions=("no such action",))
     with pytest.raises(SandboxError) as caught:
         build(spec, Setting(environment=Environment(), hub=hub.Hub(), brain=ScriptedModel([])))
-    return set(caught.value.hint.removeprefix("Use some of: ").removesuffix(".").split(", "))
+    return set(caught.value.hint.removeprefix("Choose from: ").removesuffix(".").split(", "))
 
 
 def kinds_of_the_hub(place: LocalEnvironment) -> set[Kind]:

@@ -18,39 +18,40 @@ import pytest
 import yaml
 
 from agent import Agent, Budget, FunctionCallingLanguage, Goal, ScriptedModel, standard_registry
-from agent.budget import Usage
-from agent.trajectory import RecordedRun, RecordedStep, of_run
-from agent.trajectory.atif import atif
-from agent.trajectory.mini import mini
+from agent.core.budget import Usage
+from agent.record.store import RunRecord, StepRecord
+from agent.views.trajectory.atif import atif
+from agent.views.trajectory.mini import mini
+from agent.views.trajectory.run_file import of_run
 from sandbox import LocalEnvironment
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 ENVELOPE: dict[str, Any] = {"tool_executed": True, "result": {"output": "hi\n", "exit_code": 0}, "notices": []}
-CHILD = RecordedRun(run="c", parent="r", task="a part", agent="coder", status="finished")
-RUN = RecordedRun(
+CHILD = RunRecord(run="c", parent="r", task="a part", agent="coder", status="finished")
+RUN = RunRecord(
     run="r",
     task="all of it",
     agent="manager",
-    model="provider/name",
+    options={"model": "provider/name"},
     began="2026-01-01T00:00:00.000+00:00",
     status="finished",
     result={"summary": "done"},
     usage=Usage(calls=2, input_tokens=9, output_tokens=3, cost_usd=0.5),
-    steps=(
-        RecordedStep(
-            number=1, thought="hm", tool="run", args={"command": "echo hi"}, envelope=ENVELOPE, usage=Usage(calls=1)
+    steps=[
+        StepRecord.of(
+            1, thought="hm", tool="run", args={"command": "echo hi"}, envelope=ENVELOPE, usage=Usage(calls=1)
         ),
-        RecordedStep(
-            number=2, tool="delegate", args={"agent": "coder"}, envelope={**ENVELOPE, "result": {"status": "finished"}}
+        StepRecord.of(
+            2, tool="delegate", args={"agent": "coder"}, envelope={**ENVELOPE, "result": {"status": "finished"}}
         ),
-        RecordedStep(
-            number=3,
+        StepRecord.of(
+            3,
             thought="text only",
             envelope={"tool_executed": False, "code": "unparsable_response", "error": "?"},
         ),
-        RecordedStep(number=4, tool="run", args=None, usage=Usage()),
-    ),
-    children=(CHILD,),
+        StepRecord.of(4, tool="run", args=None, usage=Usage()),
+    ],
+    subruns=[CHILD],
 )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agent import ActionRegistry, AgentRun, Budget, Prompt, RunStatus, ScriptedModel, Usage, hub
-from agent.budget import charge
-from agent.carrying_out import carry_out
+from agent.core.budget import charge
+from agent.core.loop.calls import carry_out
 from agent.hub import Setting, build, default
 from agent.tools.ipython import IPythonKit
 from sandbox import DockerEnvironment, Limits
@@ -103,20 +103,20 @@ def test_swe_agent_edits_by_what_its_window_shows(box: DockerEnvironment) -> Non
         charge(Usage(calls=1, input_tokens=10))
         seen = Seen(prompt)
         asked.append(seen.last)
-        if "Nothing was carried out" in seen.last:
+        if "Nothing was executed" in seen.last:
             return by_commands(seen, "Open a file", {"path": "ledger.py"}, "One block, then.")
         if "No file is open" in seen.now:
             return "I want two things.\n```\nls\n```\nand\n```\nopen ledger.py\n```"
         line = re.search(r"^(\d+):        total = entry$", seen.now, re.MULTILINE)
         if line and "lint_errors" not in seen.result:
             text = "        total += (entry"
-            return by_commands(seen, "Replace lines", {"start": line[1], "end": line[1], "text": text}, "Add it.")
+            return by_commands(seen, "Replace the lines", {"start": line[1], "end": line[1], "text": text}, "Add it.")
         if line:
             assert "'(' was never closed" in seen.result
             assert f"{line[1]}:        total += (entry" in seen.result
             text = "        total += entry"
             return by_commands(
-                seen, "Replace lines", {"start": line[1], "end": line[1], "text": text}, "Closed rightly."
+                seen, "Replace the lines", {"start": line[1], "end": line[1], "text": text}, "Closed rightly."
             )
         if "all checks passed" not in seen.result:
             assert "4:        total += entry" in seen.now
@@ -144,8 +144,8 @@ def test_planner_works_its_plan_off_and_ends_without_a_call(box: DockerEnvironme
         if "There is no plan yet" in seen.now:
             args = {"parent": "", "goal": "the check passes", "subtasks": ["know the fault", "mend it", "see it pass"]}
             return by_json(seen, "Add a task", args, "First a plan.")
-        if waiting := re.search(r"take on next, say (\d+(?:\.\d+)*)", seen.now):
-            return by_json(seen, "Put a task", {"task_id": waiting[1], "state": "in_progress"}, "Take it on.")
+        if waiting := re.search(r"work on next, say (\d+(?:\.\d+)*)", seen.now):
+            return by_json(seen, "Change the state of a task", {"task_id": waiting[1], "state": "in_progress"}, "Take it on.")
         working = re.search(r"You are working on ([\d.]+): ([^.]+)\.", seen.now)
         assert working, seen.now
         ident, goal = working.groups()
@@ -162,7 +162,7 @@ def test_planner_works_its_plan_off_and_ends_without_a_call(box: DockerEnvironme
             return by_json(seen, RUN, {"command": "python3 check.py"}, "Does it pass?")
         if goal == "see it pass" and "ERROR tasks_open" not in str(prompt):
             return by_json(seen, FINISH, {"summary": "too early"}, "Am I done?")
-        return by_json(seen, "Put a task", {"task_id": ident, "state": "verified"}, "That is shown.")
+        return by_json(seen, "Change the state of a task", {"task_id": ident, "state": "verified"}, "That is shown.")
 
     run = run_of("planner", brain, box)
     assert run.status is RunStatus.finished, (run.reason, run.error, decided(run))
@@ -183,7 +183,7 @@ def test_codeact_acts_by_shell_kernel_and_pages(docker_env: Callable[..., Docker
     def brain(prompt: Prompt) -> Any:
         seen = Seen(prompt)
         if not seen.result:
-            assert "No kernel runs" in seen.now
+            assert "No kernel is running" in seen.now
             return by_tags(seen, cell, {"code": "import ledger\nledger.balance([3, 4])"}, "Try it.")
         if seen.result == "Result of ipython:\n4":
             assert "an IPython kernel" in seen.now
@@ -234,7 +234,7 @@ def test_mini_has_one_action_and_all_that_was_said(box: DockerEnvironment) -> No
 
 
 def test_a_kernel_of_jupyter_keeps_its_promises(docker_env: Callable[..., DockerEnvironment]) -> None:
-    """What tests/unit/test_agent_ipython.py holds of a plain kernel, of one in an image that has ipykernel."""
+    """What tests/unit/agent/tools/test_ipython.py holds of a plain kernel, of one in an image that has ipykernel."""
     environment = docker_env(image="gamebox/codeact", limits=Limits(memory_bytes=512 << 20))
     kit = IPythonKit(Setting(environment=environment, hub=hub.Hub()))
     registry = ActionRegistry(kit.actions())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.store import EventLog, record_of
+from agent.record.store import EventLog, record_of
 
 from .model_server import ModelServer, call
 
@@ -37,7 +37,7 @@ def completion(*args, **kwargs):
         return real(*args, **kwargs)
 {swallowed}
 {patch}
-from agent.cli import main
+from agent.cli.app import main
 main()
 """
 

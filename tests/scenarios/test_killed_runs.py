@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.store import EventLog, record_of, verify
+from agent.record.store import EventLog, record_of, verify
 from sandbox import DockerEnvironment
 from sandbox.docker.engine.client import connect
 from sandbox.docker.kept.inventory import remove, sandboxes

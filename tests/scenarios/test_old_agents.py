@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from agent import Budget, Hooks, Memory, RunStatus, ScriptedModel, Step
-from agent.adapters import CommandManager, Event, State, early_spec, late_spec, old_modules
-from agent.adapters.actions import (
+from agent.contracts import CommandManager, Event, State, early_spec, late_spec, old_modules
+from agent.contracts.actions import (
     Action,
     AddTaskAction,
     AgentDelegateAction,
@@ -32,16 +32,16 @@ from agent.adapters.actions import (
     ModifyTaskAction,
     NullAction,
 )
-from agent.adapters.late import LateKit
-from agent.adapters.observations import (
+from agent.contracts.late import LateKit
+from agent.contracts.observations import (
     BrowserOutputObservation,
     CmdOutputObservation,
     ErrorObservation,
     IPythonRunCellObservation,
     Observation,
 )
+from agent.core.run import AgentRun
 from agent.hub import Hub, Setting, build
-from agent.run import AgentRun
 from sandbox import DockerEnvironment
 
 pytestmark = pytest.mark.engine
@@ -113,7 +113,7 @@ class LateAgent:
         self.llm = llm
 
     def step(self, state: State) -> Action:
-        from agent.adapters import action_from_dict
+        from agent.contracts import action_from_dict
 
         told = [[a.to_memory(), o.to_memory()] for a, o in state.history]
         messages = [{"role": "user", "content": f"{state.get_current_user_intent()}\n{json.dumps(told)}"}]
@@ -285,7 +285,7 @@ def test_a_browser_of_the_late_contract_has_tabs_and_links(env: DockerEnvironmen
     for call in calls[8:14]:
         assert told(call)[1:3] == (0, True), call
         assert told(call)[3] == [gone]
-    assert "There is no browser that could do 'fill'" in pages[calls[8]].content
+    assert "This browser cannot do 'fill'" in pages[calls[8]].content
     assert told(calls[14]) == (gone, 404, True, [gone], 0)
     last = pages["browse"]
     assert isinstance(last, BrowserOutputObservation)
@@ -337,7 +337,7 @@ def test_the_state_of_a_run_is_taken_over_by_another_process(env: DockerEnvironm
     assert second.state is not None
     assert [o.content for _, o in second.state.history if o.type == "run"] == ["kept\n"]
     assert second.state.iteration == 3
-    with pytest.raises(ValueError, match="no state"):
+    with pytest.raises(ValueError, match="not the state of a run"):
         kit.restore({"state": 1})
 
 

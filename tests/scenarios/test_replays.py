@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from agent import Budget
-from agent.hooks import Hooks, Step
+from agent.core.loop.hooks import Hooks, Step
 from agent.hub import Setting, build, default
 from agent.hub.spec import EMPTY
 from agent.memory import Memory
-from agent.trajectory import RecordedRun, RecordedStep, of_run
-from agent.trajectory.finding import equip_from
-from agent.trajectory.replaying import replay
+from agent.record.store import RunRecord, StepRecord
+from agent.views.trajectory.replay import replay
+from agent.views.trajectory.run_file import of_run
+from agent.views.trajectory.run_lookup import equip_from
 from sandbox import DockerEnvironment
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -131,7 +132,7 @@ class Walker:
         return {"tool": tool, "args": given}
 
 
-def carried_out(name: str, environment: DockerEnvironment) -> RecordedRun:
+def carried_out(name: str, environment: DockerEnvironment) -> RunRecord:
     hub = default()
     spec = replace(hub.load(name), brain=None, language="structured", middleware=(), goals=(), inputs=EMPTY, stuck=None)
     answers = Answers()
@@ -159,20 +160,21 @@ def test_what_was_changed_is_shown(docker_env: Callable[..., DockerEnvironment])
     """A file, an exit code, an output, a notice: each in turn was another one then."""
     run = carried_out("coding", docker_env())
 
-    def changed(step: RecordedStep, **result: Any) -> RecordedStep:
+    def changed(step: StepRecord, **result: Any) -> StepRecord:
         assert step.envelope is not None
-        return replace(step, envelope={**step.envelope, "result": {**step.result, **result}})
+        assert step.executed is not None
+        return replace(step, executed=replace(step.executed, envelope={**step.envelope, "result": {**step.result, **result}}))
 
     steps = {step.number: step for step in run.steps}
     at = {
-        tool: next(n for n, step in steps.items() if step.tool == tool and step.executed)
+        tool: next(n for n, step in steps.items() if step.tool == tool and step.succeeded)
         for tool in ("run", "read", "search")
     }
     exits = next(n for n, step in steps.items() if step.result.get("exit_code") == 3)
     steps[at["run"]] = changed(steps[at["run"]], output="3\n/\n")
     steps[at["read"]] = changed(steps[at["read"]], content=FILE.replace("print", "Print"))
     steps[exits] = changed(steps[exits], exit_code=4)
-    other = replace(run, steps=tuple(steps.values()))
+    other = replace(run, steps=list(steps.values()))
     found = {step.number: d for step, d in replay(other, docker_env(), equip_from(default())) if d}
     assert sorted(found) == sorted({at["run"], at["read"], exits})
     assert found[exits].lines == ("-exit_code: 4", "+exit_code: 3")

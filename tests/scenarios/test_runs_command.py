@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from agent.store import EventLog, RunRecord, record_of, verify
+from agent.job.new_agent import write_agent
+from agent.record.store import EventLog, RunRecord, record_of, verify
 from sandbox.docker.engine.client import connect
 from sandbox.docker.kept.inventory import remove, sandboxes
 from tests.programs import run_gamebox
@@ -24,7 +25,7 @@ from tests.scripted_runs import coding, left_of
 
 from .model_server import ModelServer, Reply, call, error
 
-GAMEBOX = [sys.executable, "-c", "from agent.cli import main; main()"]
+GAMEBOX = [sys.executable, "-c", "from agent.cli.app import main; main()"]
 FINISH = {"tool": "finish", "args": {"summary": "all done"}}
 
 
@@ -225,12 +226,12 @@ def test_a_run_whose_model_failed_goes_on_in_its_sandbox(
     with EventLog(log) as events:
         (ident,) = events.runs()
         assert record_of(events, ident).status == "model_failed"
-    assert f"the sandbox waits for 60 minutes; go on with: gamebox runs resume {ident}" in err
+    assert f"the sandbox waits for 60 minutes; continue with: gamebox runs resume {ident}" in err
     assert "1 file changed" in err
     assert len(left_of(log)) == 1
     err = by_model(monkeypatch, [error(404, "no such model")], "runs", "resume", "last", code=1)
     assert f"gamebox runs resume {ident}" in err
-    assert "when it is resumed" in gamebox("runs", "say", "last", "count further").stderr
+    assert f"the agent reads it after gamebox runs resume {ident}" in gamebox("runs", "say", "last", "count further").stderr
     rest = [call("run", {"command": "echo three >> a.txt"}), call("finish", {"summary": "counted"})]
     by_model(monkeypatch, rest, "runs", "resume", "last", "--apply")
     assert (repo / "a.txt").read_text() == "one\ntwo\nthree\n"
@@ -252,7 +253,7 @@ def test_a_failed_run_is_removed_with_its_sandbox(
     (each,) = left_of(log)
     remove(each, force=True)
     gone = gamebox("runs", "resume", "last", code=2).stderr
-    assert "the run ended (model_failed), and it was removed then, or as nobody came back to it" in gone
+    assert "the run ended (model_failed), and it was removed then, or after" in gone
     by_model(monkeypatch, [error(404, "no such model")], "runs", "resume", "last", "--fresh", code=1)
     (each,) = left_of(log)
     gamebox("runs", "rm", "last")
@@ -283,7 +284,7 @@ def test_the_sandbox_of_a_finished_run_is_kept_on_request(repo: Path, tmp_path: 
     name = f"run-{outcome['run']}"
     assert (outcome["status"], outcome["sandbox"], outcome["resumable"]) == ("finished", name, False)
     assert f"its sandbox {name} is kept until nobody has used it for 60 minutes" in done.stderr
-    assert f"look into it with gamebox shell {name}, end it with gamebox rm {name}" in done.stderr
+    assert f"look into it: gamebox shell {name}; remove it: gamebox rm {name}" in done.stderr
     assert gamebox("exec", name, "--", "cat", "a.txt").stdout == "one\ntwo\n"
     assert "run_not_resumable" in gamebox("runs", "resume", "last", code=2).stderr
     assert list((log.parent / "runs.db.files").iterdir()) == []
@@ -444,4 +445,31 @@ def test_approvals_on_a_terminal(repo: Path, tmp_path: Path) -> None:
     told = json.loads(out)
     assert told["changes"] == [{"path": "made", "kind": "added"}]
     assert "not that" in told["steps"][1]["envelope"]["error"]
-    assert "to be approved: run echo x > made" in err
+    assert "approval needed: run echo x > made" in err
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("_no_sandbox_is_left")
+def test_a_run_with_a_python_tool_is_resumed_if_this_user_wrote_it(tmp_path: Path, log: Path) -> None:
+    """The folder of the tool is an option of the run: another user's log, even if accepted, must not have it imported."""
+    _, tools, _ = write_agent("dates", tmp_path)
+    imported = tools.with_name("imported")
+    tools.write_text(f"open({str(imported)!r}, 'w').close()\n{tools.read_text()}")
+    days = {"tool": "days_between", "args": {"first": "2026-02-01", "last": "2026-03-01"}}
+    steps = script(tmp_path, days, days, FINISH)
+    command = ["agent", "x", "--agent", "dates", "--agents", str(tools.parent), "--script", steps, "--max-iterations", "1"]
+    gamebox(*command, code=1)
+    imported.unlink()
+    resume = ("runs", "resume", "last", "--fresh", "--max-iterations", "5")
+    key = log.with_name("runs.key")
+    key.rename(tmp_path / "runs.key")
+    assert "names Python" in gamebox(*resume, "--yes", code=2).stderr
+    gamebox("runs", "show", "last")
+    gamebox("runs", "export", "last")
+    gamebox("runs", "verify")
+    assert not imported.exists()
+    (tmp_path / "runs.key").rename(key)
+    gamebox(*resume)
+    assert imported.exists()
+    shown = json.loads(gamebox("runs", "show", "last", "--json").stdout)
+    assert [step["envelope"]["result"] for step in shown["steps"][:2]] == [28, 28]

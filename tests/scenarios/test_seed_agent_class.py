@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent import Action, ActionRegistry, Agent, AgentLanguage, Environment, Goal, Memory, Prompt
-from agent.loop import Agent as LoopAgent
+from agent.core.agent import Agent as LoopAgent
 
 
 class SearchAction(Action):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.budget import Usage
-from agent.trajectory import RecordedRun, RecordedStep
-from agent.trajectory.page import page
+from agent.core.budget import Usage
+from agent.record.store import RunRecord, StepRecord
+from agent.views.trajectory.page import page
 from tests.programs import run_gamebox
 
 from .browser import PROGRAM, browser
@@ -41,22 +41,21 @@ def answered(output: str, exit_code: int = 0) -> dict[str, object]:
     }
 
 
-RUN = RecordedRun(
+RUN = RunRecord(
     run="r1",
     task=f"mend it {HOSTILE}",
     agent=HOSTILE,
     status="finished",
     usage=Usage(calls=3, input_tokens=10, output_tokens=5, cost_usd=0.25),
-    steps=(
-        RecordedStep(number=1, tool="run", thought=HOSTILE, args={"command": HOSTILE}, envelope=answered(HOSTILE), seconds=1.5),
-        RecordedStep(
-            number=2, tool="edit", args={"path": "a.py", "old_text": "was", "new_text": "is"},
+    steps=[
+        StepRecord.of(1, tool="run", thought=HOSTILE, args={"command": HOSTILE}, envelope=answered(HOSTILE), seconds=1.5),
+        StepRecord.of(2, tool="edit", args={"path": "a.py", "old_text": "was", "new_text": "is"},
             envelope={**answered(""), "result": {"path": "a.py", "diff": "--- a.py\n+++ a.py\n@@ -1 +1 @@\n-was\n+is"}},
             usage=Usage(calls=1, input_tokens=7, output_tokens=2, cost_usd=0.125),
         ),
-        RecordedStep(number=3, tool="run", args={"command": "make noise"}, envelope=answered("\x1b[31mnoise\x1b[0m\n" * 5000, 2)),
-        RecordedStep(number=4, tool=HOSTILE, args={HOSTILE: HOSTILE}, envelope=None),
-    ),
+        StepRecord.of(3, tool="run", args={"command": "make noise"}, envelope=answered("\x1b[31mnoise\x1b[0m\n" * 5000, 2)),
+        StepRecord.of(4, tool=HOSTILE, args={HOSTILE: HOSTILE}, envelope=None),
+    ],
     result={"summary": HOSTILE},
 )  # fmt: skip
 
@@ -118,13 +117,13 @@ def test_a_page_in_a_browser(tmp_path: Path) -> None:
 def test_a_page_of_ten_thousand_steps(tmp_path: Path) -> None:
     """It is there, is gone through and is searched; with ten megabyte-long lines among them."""
     steps = [
-        RecordedStep(number=n, tool="run", thought="think", args={"command": "ls"}, envelope=answered(f"line {n}\n" * 40))
+        StepRecord.of(n, tool="run", thought="think", args={"command": "ls"}, envelope=answered(f"line {n}\n" * 40))
         for n in range(1, 10_001)
     ]
     for n in range(1000, 10_001, 1000):
-        steps[n - 1] = RecordedStep(number=n, tool="run", args={"command": "y" * 5_000_000}, envelope=answered(HOSTILE * 40_000))
+        steps[n - 1] = StepRecord.of(n, tool="run", args={"command": "y" * 5_000_000}, envelope=answered(HOSTILE * 40_000))
     written = tmp_path / "run.html"
-    written.write_text(page(RecordedRun(run="r1", task="much", steps=tuple(steps))), encoding="utf-8")
+    written.write_text(page(RunRecord(run="r1", task="much", steps=steps)), encoding="utf-8")
     assert written.stat().st_size < 60_000_000
     (tmp_path / "profile").mkdir()
     with browser(tmp_path / "profile") as seen:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.store import EventLog, record_of, verify
+from agent.record.store import EventLog, record_of, verify
 from tests.programs import run_gamebox
 from tests.scripted_runs import left_of
 
@@ -20,8 +20,8 @@ FINISH = {"tool": "finish", "args": {"summary": "all done"}}
 # The command, in a process whose log breaks at an event: by a disk that is full, by a database that is damaged.
 BROKEN = """
 import sys
-from agent import events as ev
-from agent.store import log as store
+from agent.record import events as ev
+from agent.record.store import log as store
 from agent.errors import error_code
 from sandbox.errors import SandboxError
 own, kind, code = store.EventLog.append, sys.argv.pop(1), sys.argv.pop(1)
@@ -32,7 +32,7 @@ def append(self, run, events, parent=None):
         raise SandboxError(error_code(code), "There is no room left for the event log.", "Free some space there.")
     return own(self, run, events, parent)
 store.EventLog.append = append
-from agent.cli import main
+from agent.cli.app import main
 main()
 """
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli import main
+from agent.cli.app import main
 from agent.repo.git_folder import folders_of_git
 
 from .hostile_repositories import (

@@ -163,6 +163,12 @@ def main() -> None:
             say({"id": ident, "result": {"tools": tools(), **page}})
         elif method == "tools/call":
             CALLS.get(MODE, good)(ident, str(message["params"]["arguments"].get("text")))
+        elif MODE == "liar" and method == "server/discover":
+            say({"id": ident, "result": {"supportedVersions": 7, "capabilities": "all", "ttlMs": "for ever"}})
+        elif MODE == "strict" and ident is not None:
+            sys.exit("expected initialize")
+        elif ident is not None and MODE != "ignores":
+            say({"id": ident, "error": {"code": -32601, "message": f"no method {method}"}})
 
 
 main()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
+import queue
 import select
 import socket
 import socketserver
@@ -11,24 +13,37 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from websockets.sync.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve
 
 Work = Callable[[socket.socket], None]
 
 
 @contextlib.contextmanager
 def websocket_echo(context: ssl.SSLContext | None = None) -> Iterator[int]:
-    """Sends every message back; the port."""
+    """Sends every message back; the port.
 
-    def echo(connection: ServerConnection) -> None:
-        for message in connection:
-            connection.send(message)
+    By asyncio, and so should its client be: those of websockets with threads read and write one TLS connection at the same time,
+    which loses a message once in about 200 connections (measured with Python 3.11 and no sandbox between them).
+    """
 
-    with serve(echo, "127.0.0.1", 0, ssl=context) as server:
-        thread = threading.Thread(target=server.serve_forever, name="websocket", daemon=True)
-        thread.start()
-        yield server.socket.getsockname()[1]
-        server.shutdown()
+    async def echo(connection: ServerConnection) -> None:
+        async for message in connection:
+            await connection.send(message)
+
+    async def run() -> None:
+        async with serve(echo, "127.0.0.1", 0, ssl=context) as server:
+            started.put((asyncio.get_running_loop(), server.sockets[0].getsockname()[1]))
+            await stopped.wait()
+
+    started: queue.Queue[tuple[asyncio.AbstractEventLoop, int]] = queue.Queue()
+    stopped = asyncio.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(run()), name="websocket", daemon=True)
+    thread.start()
+    loop, port = started.get(timeout=10)
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(stopped.set)
         thread.join(5)
 
 

@@ -107,8 +107,11 @@ def entries(path: str, begin: int, end: int) -> list[Entry]:
 def parts_of(found: list[Entry], caller: int, guest: int) -> dict[str, Rooms]:
     """Return the parts of the way by their titles: out by the caller, through the guest, back by the reader and the caller."""
     sent = max((each.at for each in found if each.thread == caller and each.function.endswith(".send")), default=0)
+    taken = max((each.at for each in found if each.function.endswith(".take")), default=0)
     lanes: dict[str, dict[str, list[str]]] = {title: {} for title in TITLES}
     for each in found:
+        if each.process == os.getpid() and each.thread != caller and each.at > taken > 0:
+            continue  # the reader of the pipe waits for what comes next, before or after the call has returned
         if each.thread == caller:
             title = "Host, the caller's thread, out" if each.at <= sent else "Host, the caller's thread, back"
         elif each.process == os.getpid():

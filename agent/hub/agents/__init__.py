@@ -1,1 +1,1 @@
-"""The agents of the product: Markdown files, and modules where the brain is Python."""
+"""The built-in agents: Markdown files, and modules for those whose brain is Python."""

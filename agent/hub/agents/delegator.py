@@ -1,28 +1,28 @@
-"""The delegator: study, then code, then verify, by a fixed table instead of a model of its own."""
+"""The delegator: study, code, verify. A fixed table takes the place of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent.goals import Goal
+from agent.core.goals import Goal
 from agent.hub.spec import AgentSpec
 
 if TYPE_CHECKING:
-    from agent.hub.setting import Setting
+    from agent.hub.hub import Setting
 
 STUDY, CODER, VERIFIER = "study_repo_for_task", "coder", "verifier"
 MAX_ROUNDS = 3
 _NOTHING_KNOWN = "Nothing was found out about the repository: look around first."
-_NOT_SAID = "The verifier says that the task is not done, and not what is missing: check it against the task."
+_NOT_SAID = "The verifier says that the task is not done, but not what is missing: compare the work with the task."
 
 
 class Pipeline:
-    """A brain that decides by the last answer in the memory alone, so that it goes on where a run was broken off.
+    """A brain that decides by the last answer in the memory alone, and so continues where a run was interrupted.
 
-    The study's summary goes to the coder, whose work the verifier looks at; what is missing goes back to the coder, at most
-    ``max_rounds`` times in all. Then, and where the verifier itself did not finish, the task is rejected. A study or a coder that
-    did not finish is no end: what they did is verified.
+    The coder gets the summary of the study, and the verifier checks the coder's work. What is missing goes back to the
+    coder, which is asked at most ``max_rounds`` times. After that, or if the verifier itself did not finish, the task
+    is rejected. If the study or the coder did not finish, what they did is verified all the same.
     """
 
     def __init__(self, task: str, max_rounds: int = MAX_ROUNDS) -> None:
@@ -33,7 +33,7 @@ class Pipeline:
         return self.decide(prompt.metadata["memory"])
 
     def decide(self, memory: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The invocation that follows on these messages."""
+        """Return the call that follows these messages."""
         done = delegations(memory)
         if not done:
             return self._delegate(STUDY, task=self._task)
@@ -48,8 +48,8 @@ class Pipeline:
             return _call("reject", reason=f"The work could not be verified: {envelope.get('error')}"[:2000])
         missing = _summary(outputs, _NOT_SAID)
         if outputs.get("completed") is True:
-            said = _summary(outputs, "The verifier says that the task is done.")
-            return _call("finish", summary=said, rounds=rounds)
+            summary = _summary(outputs, "The verifier says that the task is done.")
+            return _call("finish", summary=summary, rounds=rounds)
         if rounds >= self._max_rounds:
             return _call("reject", reason=f"Not done after {rounds} rounds: {missing}"[:2000])
         return self._delegate(CODER, task=self._task, summary=missing)
@@ -59,16 +59,16 @@ class Pipeline:
 
 
 def delegations(memory: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The agents that were delegated to, each with the envelope that answers for it."""
+    """Return the agents that were delegated to, each with its envelope."""
     done = []
-    asked: str | None = None
+    agent: str | None = None
     for message in memory:
         content = message["content"]
         if message["role"] == "assistant" and isinstance(content, Mapping):
-            asked = content["args"].get("agent") if content.get("tool") == "delegate" else None
-        elif message["role"] == "tool" and asked is not None and isinstance(content, Mapping):
-            done.append((asked, content))
-            asked = None
+            agent = content["args"].get("agent") if content.get("tool") == "delegate" else None
+        elif message["role"] == "tool" and agent is not None and isinstance(content, Mapping):
+            done.append((agent, content))
+            agent = None
     return done
 
 
@@ -83,8 +83,8 @@ def _outputs(envelope: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _summary(outputs: Mapping[str, Any], otherwise: str) -> str:
-    said = outputs.get("summary")
-    return said if isinstance(said, str) and said.strip() else otherwise
+    summary = outputs.get("summary")
+    return summary if isinstance(summary, str) and summary.strip() else otherwise
 
 
 def _brain(setting: Setting) -> Callable[[Any], Any]:
@@ -94,14 +94,18 @@ def _brain(setting: Setting) -> Callable[[Any], Any]:
 SPECS = (
     AgentSpec(
         name="delegator",
-        description="Has a task on a repository studied, carried out and verified by one agent each, in rounds until it is done.",
-        goals=(Goal(1, "task", "Hand the task on: study, then code, then verify, until the verifier says that it is done."),),
+        description="Has other agents study, carry out and verify a task on a repository, in rounds until it is done.",
+        goals=(
+            Goal(
+                1, "task", "Delegate the task: study, then code, then verify, until the verifier says that it is done."
+            ),
+        ),
         actions=("delegate", "finish", "reject"),
         kit_options={"delegate": {"agents": [STUDY, CODER, VERIFIER]}},
         language="structured",
         inputs={
             "type": "object",
-            "properties": {"task": {"type": "string", "description": "What is to be done."}},
+            "properties": {"task": {"type": "string", "description": "The task."}},
             "required": ["task"],
             "additionalProperties": False,
         },
@@ -109,7 +113,7 @@ SPECS = (
             "type": "object",
             "properties": {
                 "summary": {"type": "string", "description": "What the verifier says."},
-                "rounds": {"type": "integer", "description": "How often the coder was asked."},
+                "rounds": {"type": "integer", "description": "How many times the coder ran."},
             },
             "required": ["summary", "rounds"],
             "additionalProperties": False,

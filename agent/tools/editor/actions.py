@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from agent.actions import Action
+from agent.core.actions import Action
 
 PATH = {
     "type": "string",
@@ -13,8 +13,8 @@ PATH = {
     "description": "Path, relative to the workspace or absolute.",
 }
 LINE = {"type": "integer", "minimum": 1, "description": "Line number, from 1."}
-TEXT = {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Text to look for, as it stands there."}
-FOLDER = {**PATH, "description": "Folder to look in; the workspace if left out."}
+TEXT = {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Text to search for, exactly as it appears."}
+FOLDER = {**PATH, "description": "Folder to search; the workspace by default."}
 
 
 class Editor(Protocol):
@@ -42,14 +42,14 @@ def _viewing(editor: Editor) -> tuple[Action, ...]:
             "open", editor.open, OPEN, _schema({"path": PATH, "line": {**LINE, "description": "Line to show."}}, "path")
         ),
         Action("goto", editor.goto, "Move the window to a line of the open file.", _schema({"line": LINE}, "line")),
-        Action("scroll_up", lambda: editor.scroll(-1), "Move the window up, to what stands before it.", _schema({})),
-        Action("scroll_down", lambda: editor.scroll(1), "Move the window down, to what comes after it.", _schema({})),
+        Action("scroll_up", lambda: editor.scroll(-1), "Move the window up, to the lines before it.", _schema({})),
+        Action("scroll_down", lambda: editor.scroll(1), "Move the window down, to the lines after it.", _schema({})),
     )
 
 
 def _changing(editor: Editor) -> tuple[Action, ...]:
     return (
-        Action("create", editor.create, "Make an empty file and open it.", _schema({"path": PATH}, "path")),
+        Action("create", editor.create, "Create an empty file and open it.", _schema({"path": PATH}, "path")),
         Action("edit", editor.edit, EDIT, _schema(EDITED, *EDITED), metadata={"risk": "low"}),
     )
 
@@ -60,19 +60,19 @@ def _searching(editor: Editor) -> tuple[Action, ...]:
         Action(
             "search_dir",
             lambda pattern, dir=".": editor.search_dir(pattern, dir),  # noqa: A006 - the model's word for it
-            "List the files of a folder, and below it, in which a text stands, and in how many lines.",
+            "List the files in and below a folder that contain a text, each with its number of matching lines.",
             _schema({"pattern": TEXT, "dir": FOLDER}, "pattern"),
         ),
         Action(
             "search_file",
             lambda pattern, path=None: editor.search_file(pattern, path),
-            "Show the lines of a file in which a text stands; of the open one if none is named.",
+            "Show the lines of a file that contain a text; by default, of the open file.",
             _schema({"pattern": TEXT, "path": PATH}, "pattern"),
         ),
         Action(
             "find_file",
             lambda name, dir=".": editor.find_file(name, dir),  # noqa: A006 - the model's word for it
-            "Find files by name, with wildcards if need be, in a folder and below it.",
+            "Find files by name in and below a folder; wildcards are allowed.",
             _schema(named, "name"),
         ),
     )
@@ -82,11 +82,11 @@ OPEN = (
     "Open a file: its lines are shown, with their numbers, in a window that stays in view. One file is open at a time."
 )
 EDIT = (
-    "Replace lines of the open file, from start to end, both included, by a text of any number of lines; an empty text takes "
-    "them out, and with end = start - 1 the text goes in before start. Indent it as it is to stand there. If it would bring new "
-    "errors, nothing is changed, and they are shown."
+    "Replace the lines of the open file from start to end (inclusive) with a text of any number of lines. An empty text deletes "
+    "the lines; end = start - 1 inserts the text before start. Indent the text as it must be in the file. If the edit would "
+    "introduce new errors, nothing is changed and the errors are shown."
 )
-SUBMIT = "End the run: the files are as they are to be. Do that when you are sure, or cannot get any further."
+SUBMIT = "End the run with the files as they are now. Submit when you are sure, or cannot get any further."
 SUMMARY = {"type": "string", "description": "What was done, and what is left."}
 EDITED = {
     "start": {**LINE, "description": "First line to replace."},

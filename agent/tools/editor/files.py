@@ -1,4 +1,4 @@
-"""Files as the editor has them: read whole through the environment's own operations, with a digest to see changes by."""
+"""The editor's files: read whole through the environment's operations, with a digest that shows changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SNIFFED = 8192
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A file as it is now. ``exact`` is false where bytes of it are no UTF-8: it can be shown, and not written back."""
+    """A file as it is now. ``exact`` is False if it is not all UTF-8: it can then be shown, but not written back."""
 
     path: str
     text: str
@@ -34,7 +34,7 @@ class Loaded:
 
 
 def load(environment: Environment, path: str) -> Loaded:
-    """The file as it is. Raises SandboxError: what ``read`` answers, ``not_text``, ``file_too_large``."""
+    """Read a file. Raises SandboxError: the failures of ``read``, ``not_text``, ``file_too_large``."""
     parts: list[str] = []
     exact, offset, shown = True, 0, path
     while True:
@@ -59,7 +59,7 @@ def load(environment: Environment, path: str) -> Loaded:
 
 
 def is_there(environment: Environment, path: str) -> bool:
-    """Whether there is a file. Raises SandboxError for what is no place for one."""
+    """Return whether the file exists. Raises SandboxError for a path that cannot be a file."""
     answer = environment.read(path, offset=0, max_bytes=1)
     if not answer.ok and answer.code is ErrorCode.path_not_found:
         return False

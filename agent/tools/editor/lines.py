@@ -1,4 +1,4 @@
-"""A file's text as lines. Each keeps its own line ending, so that what an edit does not touch stays as it is to the byte."""
+"""A file's text as lines. Each keeps its own line ending, so that what an edit does not touch stays the same to the byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Lines:
 
     @classmethod
     def of(cls, text: str) -> Lines:
-        """The lines of ``text``; none of them for an empty one."""
+        """Return the lines of ``text``; an empty text has none."""
         *ended, rest = text.split("\n")  # splitlines() would also split at form feeds and the like
         return cls((*(f"{line}\n" for line in ended), *([rest] if rest else [])))
 
@@ -34,7 +34,7 @@ class Lines:
 
     @property
     def ended(self) -> bool:
-        """Whether the last line has an ending; also where there is no line."""
+        """Return whether the last line has an ending; True if there are no lines."""
         return not self.lines or self.lines[-1].endswith("\n")
 
     def line(self, number: int) -> str:
@@ -43,7 +43,7 @@ class Lines:
         return line.removesuffix("\n").removesuffix("\r") if line.endswith("\n") else line
 
     def replaced(self, start: int, end: int, text: str) -> Lines:
-        """With the lines ``start`` to ``end`` replaced by those of ``text``; with ``end = start - 1`` they go in before ``start``.
+        """Return a copy with lines ``start`` to ``end`` replaced by those of ``text``; ``end = start - 1`` inserts them.
 
         The new lines get the ending of what they replace. A last line without one stays without one.
         """
@@ -63,7 +63,7 @@ class Lines:
 
 
 def text_lines(text: str) -> list[str]:
-    """The lines that an edit puts in: none for an empty text; a line feed at the end ends the last one and begins none."""
+    """Return the lines that an edit adds: none for an empty text. A line feed at the end does not begin another line."""
     if not text:
         return []
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]

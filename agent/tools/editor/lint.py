@@ -1,4 +1,4 @@
-"""Looking a file over before an edit is made: in the sandbox, with what its image has. Only errors that are new count."""
+"""Check a file before an edit is made: in the sandbox, with the programs of its image. Only new errors count."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was found; where the text is not ``parsed``, one error hides all that come after it."""
+    """The errors in a text. If it was not ``parsed``, one error hides all that follow."""
 
     findings: tuple[Finding, ...] = ()
     parsed: bool = True
@@ -36,7 +36,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Which lines an edit replaces, and by how many: ``end`` is before ``start`` where it only adds some."""
+    """Which lines an edit replaces, and by how many; ``end`` is ``start`` - 1 if it only adds lines."""
 
     start: int
     end: int
@@ -44,24 +44,24 @@ class Change:
 
     @property
     def delta(self) -> int:
-        """How far the lines after it move."""
+        """Return by how many lines the text after the edit moves."""
         return self.lines - (self.end - self.start + 1)
 
     def moved(self, line: int) -> int | None:
-        """Where that line is afterwards; None for one that is replaced."""
+        """Return the number of that line after the edit; None if it is replaced."""
         if line < self.start:
             return line
         return line + self.delta if line > self.end else None
 
     def made(self, line: int) -> bool:
-        """Whether a line of the new text is one that the edit put in, or stands directly after what it took out."""
+        """Return whether the edit added this line of the new text, or deleted what was before it."""
         return self.start <= line <= max(self.start + self.lines - 1, self.start)
 
 
 def new_findings(before: Check, after: Check, change: Change) -> list[Finding]:
-    """The errors that the edit brings. One that was there already, wherever the edit moved it, is none of them.
+    """Return the errors that the edit introduces. An error that was there before does not count, wherever the edit moved it.
 
-    In a text that could not be read before, later errors may have been hidden: only those in the new lines count.
+    If the old text could not be parsed, later errors may have been hidden: only those in the new lines count.
     """
     known = Counter(
         (moved, _key(found.message)) for found in before.findings if (moved := change.moved(found.line)) is not None
@@ -77,7 +77,7 @@ def new_findings(before: Check, after: Check, change: Change) -> list[Finding]:
 
 
 def check(environment: Environment, path: str, texts: Iterable[str]) -> list[Check] | None:
-    """What is found in each of the texts, which are versions of the file ``path``; None where nothing could be said."""
+    """Check each of the texts, which are versions of the file ``path``; None if they cannot be checked."""
     suffix = "." + path.rsplit("/", 1)[-1].rpartition(".")[2].lower()
     if suffix in (".py", ".pyi", ".json", ".toml"):
         return _by_python(environment, suffix, list(texts))
@@ -121,11 +121,11 @@ def _by_bash(environment: Environment, text: str) -> Check | None:
 
 
 def _key(message: str) -> str:
-    """A message without the line it speaks of, which an edit can move."""
+    """Return a message without its line number, which an edit can change."""
     return _LINE_IN_MESSAGE.sub("line", message)
 
 
-# Runs in the sandbox, isolated from what stands in the workspace. Of pyflakes, where the image has it, what is surely a mistake.
+# Runs in the sandbox, isolated from the files of the workspace. If the image has pyflakes, only certain mistakes are reported.
 PROGRAM = r"""
 import json, re, sys, warnings
 warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The editor's searches: what is too much to be read is refused with a way to narrow it, not cut."""
+"""The editor's searches: too many results are refused with a hint on how to narrow the search, not truncated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_MATCHES, MAX_ENTRIES, DEPTH = 5000, 10_000, 20
 
 
 def search_dir(environment: Environment, text: str, folder: str) -> str:
-    """How often ``text`` stands in each file below ``folder``. Raises SandboxError, also for more files than can be read."""
+    """Return how often ``text`` occurs in each file below ``folder``. Raises SandboxError, also for too many files."""
     found = environment.search(text, folder, literal=True, max_matches=MAX_MATCHES).unwrap()
     counts = Counter(match.path for match in found.matches)
     if not counts:
@@ -21,7 +21,7 @@ def search_dir(environment: Environment, text: str, folder: str) -> str:
     least = "at least " if found.truncated else ""
     if len(counts) > MOST:
         raise ToolError(
-            f"{text!r} stands in {least}{len(counts)} files below {_named(folder)}; at most {MOST} are listed.",
+            f"{text!r} occurs in {least}{len(counts)} files below {_named(folder)}; at most {MOST} are listed.",
             "Search for a longer text, or in a folder further down.",
             next_tool="search_dir",
         )
@@ -30,13 +30,13 @@ def search_dir(environment: Environment, text: str, folder: str) -> str:
 
 
 def search_file(environment: Environment, text: str, path: str) -> str:
-    """The lines of a file in which ``text`` stands. Raises SandboxError, also for more lines than can be read."""
+    """Return the lines of a file that contain ``text``. Raises SandboxError, also for too many lines."""
     found = environment.search(text, path, literal=True, max_matches=MOST + 1).unwrap()
     if not found.matches:
         return f"No match for {text!r} in {path}."
     if len(found.matches) > MOST:
         raise ToolError(
-            f"{text!r} stands in more than {MOST} lines of {path}.",
+            f"{text!r} occurs in more than {MOST} lines of {path}.",
             "Search for a longer text.",
             next_tool="search_file",
         )
@@ -45,11 +45,11 @@ def search_file(environment: Environment, text: str, path: str) -> str:
 
 
 def find_file(environment: Environment, name: str, folder: str) -> str:
-    """The files below ``folder`` that are called ``name``, which may have wildcards. Raises SandboxError."""
+    """Return the files below ``folder`` that are called ``name``, which may have wildcards. Raises SandboxError."""
     listed = environment.list(folder, depth=DEPTH, max_entries=MAX_ENTRIES).unwrap()
     paths = [entry.path for entry in listed.entries if entry.type != "directory" and "/.git/" not in f"/{entry.path}"]
     found = sorted(p for p in paths if fnmatch.fnmatchcase(p if "/" in name else p.rsplit("/", 1)[-1], name))
-    some = f" (only the first {len(listed.entries)} entries were looked at: name a folder)" if listed.truncated else ""
+    some = f" (only the first {len(listed.entries)} entries were searched: name a folder)" if listed.truncated else ""
     if len(found) > MOST:
         raise ToolError(
             f"{len(found)} files below {_named(folder)} are called {name!r}; at most {MOST} are listed.",

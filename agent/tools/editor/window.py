@@ -12,7 +12,7 @@ ABOVE_SHARE = 6  # a line that is gone to stands a sixth of the window below its
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """So many lines at once, and so many of them seen again after scrolling. Raises ValueError for sizes that are none."""
+    """Shows ``size`` lines, ``overlap`` of which stay in view after scrolling. Raises ValueError for invalid sizes."""
 
     size: int = 100
     overlap: int = 2
@@ -22,31 +22,31 @@ class Window:
             raise ValueError(f"a window of {self.size!r} lines cannot overlap by {self.overlap!r}")
 
     def clamped(self, first: int, total: int) -> int:
-        """The nearest first line with which the window is full, or shows all there is."""
+        """Return the nearest first line for which the window is full, or shows the whole file."""
         return max(1, min(first, total - self.size + 1))
 
     def around(self, line: int, total: int) -> int:
-        """The first line of a window in which ``line`` is seen with what stands before it."""
+        """Return the first line of a window that shows ``line`` and some lines before it."""
         return self.clamped(line - self.size // ABOVE_SHARE, total)
 
     def moved(self, first: int, total: int, windows: int) -> int:
-        """The first line after scrolling by so many windows; down is positive."""
+        """Return the first line after scrolling by that many windows; down is positive."""
         return self.clamped(first + windows * (self.size - self.overlap), total)
 
     def last(self, first: int, total: int) -> int:
-        """The last line that is seen."""
+        """Return the last line that the window shows."""
         return min(first + self.size - 1, total)
 
     def shows(self, line: int, first: int, total: int) -> bool:
-        """Whether that line is seen."""
+        """Return whether the window shows that line."""
         return first <= line <= self.last(first, total)
 
     def text(self, path: str, lines: Lines, first: int) -> str:
-        """The window with its numbers, what is above and below it, and what the lines end with where that is unusual."""
+        """Return the window with line numbers, how many lines are above and below it, and unusual line endings."""
         total = len(lines)
-        about = [f"{total} line{'' if total == 1 else 's'}", *(["CRLF line ends"] if lines.ending == "\r\n" else [])]
+        about = [f"{total} line{'' if total == 1 else 's'}", *(["CRLF line endings"] if lines.ending == "\r\n" else [])]
         if not lines.ended:
-            about.append("no line end at the end")
+            about.append("no newline at the end")
         last = self.last(first, total)
         shown = [f"[{path}: {', '.join(about)}]"]
         if first > 1:
@@ -58,4 +58,4 @@ class Window:
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]} [… {len(line) - LINE_CHARS} characters more]"
+    return line if len(line) <= LINE_CHARS else f"{line[:LINE_CHARS]} [… {len(line) - LINE_CHARS} more characters]"

@@ -1,6 +1,6 @@
 """The host's end of the kernel: a background command of the sandbox, requests on its input, answers in its output.
 
-What comes back is hostile input: lines without the nonce are none of ours, an answer is bounded, and every field is checked.
+What comes back is hostile input: lines without the nonce are ignored, an answer is bounded, and every field is checked.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Line:
 
 
 class Channel:
-    """Asks the driver in the sandbox, which is started by the first question."""
+    """Asks the driver in the sandbox, which the first request starts."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.line: Line | None = None
 
     def ask(self, fields: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer to a request. Raises SandboxError ``kernel_died`` where there is none, or not within ``seconds``."""
+        """Return the answer to a request. Raises SandboxError ``kernel_died`` if it does not come within ``seconds``."""
         if self.line is None:
             self.line = self._start()
         line = self.line
@@ -55,7 +55,7 @@ class Channel:
             raise
 
     def interrupt(self) -> None:
-        """Interrupt what the kernel does; may be called from another thread."""
+        """Interrupt the kernel; may be called from another thread."""
         line = self.line
         if line is not None:
             answered(self._environment.kill, line.command, "SIGINT")
@@ -92,21 +92,21 @@ class Channel:
                 raise self.lost(f"was killed ({part.signal or part.stop_reason or part.exit_code})")
 
     def lost(self, how: str) -> SandboxError:
-        """Give the kernel up; the next question starts another one. What is to be raised."""
+        """Give up the kernel, and return the error to raise. The next request starts another one."""
         line = self.end()
         if line is not None and line.asked <= 1 and (missing := self._missing()):
             return missing
         return died(how)
 
     def end(self) -> Line | None:
-        """Kill the driver with its kernel; where it was, None where there was none."""
+        """Kill the driver with its kernel, and return where it was; None if there was none."""
         line, self.line = self.line, None
         if line is not None:
             answered(self._environment.kill, line.command)
         return line
 
     def _missing(self) -> SandboxError | None:
-        """Why no kernel ever answered, if there is no Python."""
+        """Return the error for a sandbox without Python; None if it has one."""
         tried = answered(self._environment.run, argv=["python3", "-c", "pass"], session=None)
         if tried.ok or tried.code is not ErrorCode.program_not_found:
             return None
@@ -131,7 +131,7 @@ class Channel:
         return line
 
     def _send(self, line: Line, text: str) -> None:
-        """Give the driver a line, in pieces that fit. Raises SandboxError ``kernel_died`` where it takes none."""
+        """Send the driver a line, in pieces that fit. Raises SandboxError ``kernel_died`` if it accepts none."""
         text += "\n"
         for at in range(0, len(text), SEND_CHARS):
             sent = answered(self._environment.send, line.command, text[at : at + SEND_CHARS], wait_seconds=0)
@@ -144,7 +144,7 @@ def died(how: str) -> SandboxError:
     return SandboxError(
         AgentErrorCode.kernel_died,
         f"The Python kernel {how}: its variables are lost.",
-        "The next cell starts in a fresh kernel: import and define again what it needs, and have each cell do and keep less.",
+        "The next cell starts in a fresh kernel: import and define again what it needs, and do less in each cell.",
         effects="unknown",
     )
 
@@ -154,7 +154,7 @@ def _source(name: str) -> str:
 
 
 def _answer(text: bytes, line: Line) -> dict[str, Any] | None:
-    """The answer in a line of output; None for what is none, or one to an earlier question."""
+    """Return the answer in a line of output; None for any other line, or an answer to an earlier request."""
     mark = f"{line.nonce} ".encode()
     if not text.startswith(mark) or len(text) > MAX_LINE_BYTES:
         return None

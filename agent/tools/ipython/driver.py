@@ -1,6 +1,6 @@
 """Runs INSIDE the sandbox, with the standard library alone: keeps a kernel, gives it cells, and answers each with one line.
 
-It is sent as text by ``channel`` and reads requests from standard input, one JSON object a line. An answer is a line that begins
+It is sent as text by ``channel`` and reads requests from standard input, one JSON object per line. An answer is a line that begins
 with the nonce of the first request, so that nothing else that is printed can be taken for one. The kernel is Jupyter's where the
 image has ipykernel and jupyter_client, else a Python process of our own (``worker``).
 """
@@ -120,7 +120,7 @@ class Jupyter:
 
 
 def _shown(kind: str, content: dict[str, Any]) -> str:
-    """A message of the kernel as text; what is no text is named with its size."""
+    """Return a message of the kernel as text; what is not text is named with its size."""
     if kind == "stream":
         return str(content["text"])
     if kind == "error":
@@ -144,7 +144,7 @@ class Plain:
         theirs_in, self._requests = os.pipe()
         self._replies, theirs_out = os.pipe()
         text = f"{worker}\nserve({theirs_in}, {theirs_out})\n"
-        # What stands in the working folder is not imported before the first cell wants it.
+        # No module in the working folder is imported before the first cell asks for it.
         start = "import sys\nsys.path[:] = [p for p in sys.path if p]\n"
         code = f"{start}exec(compile({text!r}, 'worker', 'exec'), {{'__name__': 'worker'}})"
         self._process = subprocess.Popen(
@@ -197,7 +197,7 @@ class Plain:
             os.close(fd)
 
     def _take(self, kept: Kept) -> bool:
-        """Take what was printed so far, 4 MiB at most at once; False at the end of it."""
+        """Take what was printed so far, at most 4 MiB at a time; returns False at the end of the output."""
         for _ in range(64):
             try:
                 part = os.read(self._out, 1 << 16)
@@ -226,7 +226,7 @@ def _ended(code: int | None) -> str:
 
 
 class Driver:
-    """Requests in, answers out; a kernel that is gone is made anew by the next cell."""
+    """Answers requests. If the kernel is gone, the next cell starts a new one."""
 
     def __init__(self, nonce: str, worker: str) -> None:
         self._nonce, self._worker = nonce, worker

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.actions import Action
-from agent.envelopes import text_of
-from agent.kits import Kit
-from agent.tools.placed import Place
+from agent.core.actions import Action
+from agent.core.envelopes import text_of
+from agent.core.kits import Kit, KitContext
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import Result
+from sandbox.text.excerpt import LEFT_OUT, join_parts
 from sandbox.text.plain_text import plain
 
 from .channel import START_SECONDS, Channel, Line, died
@@ -28,7 +28,7 @@ _PIP_SAYS = ("Successfully installed", "Requirement already satisfied", "ERROR",
 
 
 class CellResult(Result):
-    """What a cell printed and answered; ``ok`` is false where it raised. ``total_chars`` is all that it printed."""
+    """What a cell printed and returned; ``ok`` is False if it raised. ``total_chars`` counts everything that it printed."""
 
     output: str = ""
     ok: bool = True
@@ -37,7 +37,7 @@ class CellResult(Result):
     truncated: bool = False
 
     def _words(self) -> str:
-        """The output, then one line where there is something to say."""
+        """Return the output, then a note for each thing that the output does not show."""
         notes = []
         if self.truncated:
             notes.append(f"[{self.total_chars} characters of output, cut in the middle]")
@@ -68,11 +68,11 @@ CELL = {
 
 
 class IPythonKit(Kit):
-    """``ipython`` runs a cell, ``ipython_restart`` begins anew. The kernel runs in the sandbox and starts with the first cell."""
+    """``ipython`` runs a cell, ``ipython_restart`` starts a new kernel. The kernel runs in the sandbox, from the first cell on."""
 
     name = "ipython"
 
-    def __init__(self, setting: Place) -> None:
+    def __init__(self, setting: KitContext) -> None:
         self._channel = Channel(setting.environment)
         self._cells = 0
         self._kind = ""
@@ -80,22 +80,21 @@ class IPythonKit(Kit):
             _CellAction(
                 "ipython",
                 self.run,
-                "Run Python code as a cell of an interactive kernel in the sandbox. Variables, imports and functions stay for the "
-                "next cell; the value of a last expression is shown. %pip install NAME installs packages, !COMMAND runs a "
-                "command. A cell that raises was carried out: read its traceback.",
+                "Run Python code as a cell of an interactive kernel in the sandbox. Variables, imports and functions carry over to "
+                "the next cell; the value of a last expression is shown. %pip install NAME installs packages, !COMMAND runs a "
+                "command. A cell that raises an exception still ran: read its traceback.",
                 CELL,
             ),
-            Action("ipython_restart", self._restart, "Begin with a fresh Python kernel: all variables are forgotten."),
+            Action("ipython_restart", self._restart, "Start a fresh Python kernel; all variables are lost."),
         )
 
     def actions(self) -> Sequence[Action]:
-        """See ``Kit``."""
         return self._actions
 
     def describe(self) -> Mapping[str, str]:
-        """Whether a kernel runs, and how many cells it has run."""
+        """Return whether a kernel is running, and how many cells it has run."""
         if self._channel.line is None or not self._kind:
-            return {"ipython": "No kernel runs: the next cell starts a fresh one."}
+            return {"ipython": "No kernel is running: the next cell starts a fresh one."}
         return {"ipython": f"{self._kind}, {self._cells} cell{'' if self._cells == 1 else 's'} run since it started."}
 
     def snapshot(self) -> Any:
@@ -107,7 +106,7 @@ class IPythonKit(Kit):
         return {**known, "cells": self._cells, "kind": self._kind}
 
     def restore(self, state: Any) -> None:
-        """See ``Kit``. A kernel that is not there any more is noticed by the next cell."""
+        """Restore the state. If the kernel is gone, the next cell reports it."""
         if state is None:
             self._channel.line = None
             return
@@ -116,7 +115,7 @@ class IPythonKit(Kit):
             line = Line(str(state["command"]), str(state["nonce"]), numbers["offset"], numbers["asked"])
             self._kind = str(state["kind"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"This is no kernel: {state!r:.200}") from error
+            raise ValueError(f"This is not the state of a kernel: {state!r:.200}") from error
         self._channel.line, self._cells = line, numbers["cells"]
 
     def cancel(self) -> None:
@@ -129,7 +128,7 @@ class IPythonKit(Kit):
         self._cells, self._kind = 0, ""
 
     def run(self, code: str, timeout_seconds: float = TIMEOUT_SECONDS) -> CellResult:
-        """What a cell said. Raises SandboxError ``timeout`` and ``kernel_died``, with the same of what there is."""
+        """Return the output of a cell. Raises SandboxError ``timeout`` and ``kernel_died``, with the output so far."""
         starting = START_SECONDS if self._channel.line is None else SLACK_SECONDS
         told = self._channel.ask({"code": code, "seconds": timeout_seconds}, timeout_seconds + starting)
         self._note(told)
@@ -159,7 +158,7 @@ class IPythonKit(Kit):
             raise self._channel.lost(f"could not be driven ({told['fault'][:300]})")
         self._note(told)
         self._cells = 0
-        return f"A fresh kernel runs ({self._kind}); all variables are forgotten."
+        return f"A fresh kernel is running ({self._kind}); all variables are lost."
 
     def _note(self, told: Mapping[str, Any]) -> None:
         name = "an IPython kernel" if told.get("kind") == "ipykernel" else "a plain Python kernel"
@@ -169,7 +168,7 @@ class IPythonKit(Kit):
 def _result(code: str, told: Mapping[str, Any]) -> CellResult:
     head, tail, total = told.get("head", ""), told.get("tail", ""), told["total"]
     hidden = max(total - len(head) - len(tail), 0)
-    output = f"{head}\n[… {hidden} characters cut …]\n{tail}" if hidden else head + tail
+    output = join_parts(head, LEFT_OUT.format(count=f"{hidden:,}"), tail) if hidden else head + tail
     output = _DATA_URI.sub(r"[\1: not shown]", output)
     output = plain(_LONG_BASE64.sub("[an image as base64: not shown]", output))
     if told["ok"] and _PIP.fullmatch(code):

@@ -30,7 +30,7 @@ def magic(mark: str, rest: str) -> None:
         return
     words = shlex.split(rest)
     if words[0] not in ("pip", "cd"):
-        raise NameError(f"%{words[0]} is not known here; there are %pip, %cd and !command")
+        raise NameError(f"%{words[0]} is not supported here; use %pip, %cd or !command")
     if words[0] == "cd":
         os.chdir(os.path.expanduser(words[1] if len(words) > 1 else "~"))
         return
@@ -39,7 +39,7 @@ def magic(mark: str, rest: str) -> None:
 
 
 def parsed(code: str, name: str) -> ast.Module:
-    """The cell; lines of magic are only looked for where it is no Python without."""
+    """Parse a cell; magic lines are looked for only if it is not valid Python without them."""
     try:
         return ast.parse(code, name)
     except SyntaxError:
@@ -64,7 +64,7 @@ def cell(code: str, number: int, namespace: dict[str, Any]) -> None:
 
 
 def told(error: BaseException) -> None:
-    """Print an error as Python does, without what is ours."""
+    """Print an error as Python does, without the frames of this file."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in ("worker", "<string>"):
         frames = frames.tb_next
@@ -75,7 +75,7 @@ def told(error: BaseException) -> None:
 
 
 def serve(cells: int, ends: int) -> None:
-    """Run cells until there are no more; they come from one descriptor, and the end of each is told on the other."""
+    """Run cells until there are no more; one descriptor delivers them, and the end of each is reported on the other."""
     import json
 
     home = types.ModuleType("__main__")

@@ -93,7 +93,6 @@ class AttachStream:
             point_at_devnull(self._input)
 
     def send(self, data: memoryview, timeout_seconds: float) -> int:
-        """See ``ByteStream``."""
         if self._input is not None:
             return self._put(self._input, data, timeout_seconds)
         if len(data) <= SHORT and not self._encrypted:
@@ -129,7 +128,6 @@ class AttachStream:
         return _ready(self._socket.fileno(), timeout_seconds)  # its own poll object: another thread may be in ``send``
 
     def receive(self, timeout_seconds: float) -> bytes | None:
-        """See ``ByteStream``."""
         while not self._closed:  # a sandbox that writes without end must not keep this loop going
             buffered = getattr(self._socket, "pending", lambda: 0)()  # bytes that TLS has decrypted already
             if not buffered and not self._poll.poll(timeout_seconds * 1000):
@@ -167,7 +165,6 @@ class AttachStream:
             self._buffer = memoryview(bytearray(CHUNK))
 
     def close(self) -> None:
-        """See ``ByteStream``."""
         with self._close_lock:
             if self._closed:
                 return

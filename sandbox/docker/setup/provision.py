@@ -118,7 +118,7 @@ def _wait_for_engine(daemon: subprocess.Popen[bytes] | None) -> docker.DockerCli
         if daemon is not None and daemon.poll() is not None:
             raise SandboxError(
                 ErrorCode.setup_failed,
-                f"dockerd ended with status {daemon.returncode}: {_last_log_line()}",
+                f"dockerd ended with status {daemon.returncode}: {cause_in(_DAEMON_LOG.read_text(errors='replace'))}",
                 f"See {_DAEMON_LOG} for the cause.",
             ) from error
         raise SandboxError(
@@ -128,9 +128,14 @@ def _wait_for_engine(daemon: subprocess.Popen[bytes] | None) -> docker.DockerCli
         ) from error
 
 
-def _last_log_line() -> str:
-    lines = _DAEMON_LOG.read_text(errors="replace").splitlines()
-    return lines[-1] if lines else "no output"
+def cause_in(log: str) -> str:
+    """Return the line of a daemon's log that says why it ended: the last one that is not mere information.
+
+    What other threads of the daemon still write may come after it.
+    """
+    lines = [line for line in log.splitlines() if line.strip()]
+    telling = [line for line in lines if " level=info " not in line and " level=debug " not in line]
+    return (telling or lines or ["no output"])[-1]
 
 
 def _has_image(client: docker.DockerClient) -> bool:

@@ -135,6 +135,7 @@ def test_a_name_at_the_http_port_that_nobody_serves_is_refused_with_a_message() 
         with socket.create_connection(made[0].sockets[0].getsockname(), timeout=10) as sock:
             sock.sendall(b"GET / HTTP/1.1\r\nHost: llm.internal\r\n\r\n")
             answer = everything(sock)
+        until(lambda: not made[0].callers)  # it has seen that the client is gone
         for each in made[0].sockets:
             each.close()
     assert answer.startswith(b"HTTP/1.1 403 llm.internal:80 is refused by the sandbox: this sandbox has no network\r\n")

@@ -124,7 +124,7 @@ def test_changes_that_were_not_reported_are_reported_later(tracker: Tracker, top
     assert (found["names"], found["since"]) == (["+ a"], "c1")
 
 
-def test_a_scan_that_costs_too_much_is_put_off(tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_that_costs_too_much_is_postpone(tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3000):
         (top / f"f{number}").write_text("")
     tracker.absorb(".")

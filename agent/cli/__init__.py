@@ -1,0 +1,1 @@
+"""The command ``gamebox``: its options, help and messages."""

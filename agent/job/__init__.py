@@ -1,0 +1,1 @@
+"""One run of an agent on a copy of a repository, from its options to the changes it leaves."""

@@ -1,0 +1,1 @@
+"""The event log of runs: recording, resuming and reading them."""

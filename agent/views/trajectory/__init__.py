@@ -1,0 +1,1 @@
+"""Trajectories: a run in a file or another format, replayed, and compared with another run."""

@@ -1,0 +1,43 @@
+"""A terminal for tests: what a program draws on it, looked at after each write."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import termios
+import time
+
+import pyte
+
+
+def displays(
+    code: str, seconds: float, status: int = 0, *, columns: int = 40, rows: int = 10
+) -> tuple[list[list[str]], pyte.Screen]:
+    """The lines that a terminal shows of a Python program, each time that something is written to it, and the screen at the end."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (rows, columns))
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stderr=theirs, env={**os.environ, "TERM": "xterm-256color"}
+    )
+    os.close(theirs)
+    screen = pyte.Screen(columns, rows)
+    stream = pyte.ByteStream(screen)
+    seen, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        if select.select([ours], [], [], 0.1)[0]:
+            try:
+                stream.feed(os.read(ours, 65536))
+            except OSError:
+                break
+            seen.append([line.rstrip() for line in screen.display])
+    os.close(ours)
+    assert process.wait(10) == status
+    return seen, screen
+
+
+def screens(code: str, seconds: float, status: int = 0, *, columns: int = 40, rows: int = 10) -> list[list[str]]:
+    """The lines that the terminal shows, each time that something is written to it."""
+    return displays(code, seconds, status, columns=columns, rows=rows)[0]

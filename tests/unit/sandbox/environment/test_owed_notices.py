@@ -1,0 +1,68 @@
+"""A notice reaches the model, whichever request the guest happened to tell it with (A2)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agent.core.actions import Action
+from agent.tools.sandbox_tools import SandboxAction
+from sandbox import LocalEnvironment
+from sandbox.environment.base import Environment
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[LocalEnvironment]:
+    with LocalEnvironment() as environment:
+        yield environment
+
+
+def _codes(envelope: dict[str, Any]) -> list[str]:
+    return [notice["code"] for notice in envelope["notices"]]
+
+
+def _ended(env: LocalEnvironment) -> str:
+    """A command in the background that has ended, of which nobody was told: no request was made since."""
+    started = env.execute_action(SandboxAction("run"), {"command": "sleep 0.05; exit 3", "background": True})
+    time.sleep(0.3)
+    return str(started["result"]["id"])
+
+
+def test_a2_describe_leaves_a_notice_to_the_next_answer(env: LocalEnvironment) -> None:
+    _ended(env)
+    assert "running: no command" in env.describe()["left"]
+    answer = env.execute_action(SandboxAction("list"), {})
+    assert _codes(answer).count("command_ended") == 1
+    assert "command_ended" not in _codes(env.execute_action(SandboxAction("list"), {}))
+
+
+def test_a2_the_answer_of_a_tool_on_the_host_carries_what_the_prompt_left(env: LocalEnvironment) -> None:
+    """The next action after the prompt was ``think``, which asks the guest nothing."""
+    ident = _ended(env)
+    env.describe()
+    answer = env.execute_action(Action("think", lambda: "noted", "Think."), {})
+    (message,) = [n["message"] for n in answer["notices"]]
+    assert message.startswith(f"The command {ident} (")
+    assert message.endswith(") ended with exit code 3.")
+    assert "ended with exit code 3" in Action("think", str, "").show(answer)
+
+
+def test_a2_what_a_tool_on_the_host_was_told_on_its_way_is_not_lost(env: LocalEnvironment) -> None:
+    """A tool that reads files by itself drops the envelopes of these reads."""
+    _ended(env)
+    looks = Action("look", lambda: len(env.list().unwrap().entries), "Look.")
+    assert _codes(env.execute_action(looks, {})).count("command_ended") == 1
+
+
+def test_a2_a_tool_that_passes_the_envelope_on_passes_its_notices_on_once(env: LocalEnvironment) -> None:
+    _ended(env)
+    looks = Action("look", lambda: env.list(), "Look.")
+    assert _codes(env.execute_action(looks, {})).count("command_ended") == 1
+    assert "command_ended" not in _codes(env.execute_action(looks, {}))
+
+
+def test_an_environment_without_a_guest_owes_nothing() -> None:
+    assert Environment().execute_action(Action("think", lambda: "noted", "Think."), {})["notices"] == []

@@ -1,0 +1,147 @@
+"""One place for an operation: it is declared in one file of the host and one of the guest, and is everywhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.environment import generate
+from sandbox.guest.loop.operations import OPERATIONS as GUEST_OPERATIONS
+from sandbox.guest.loop.operations import WORKER
+from sandbox.operations import OPERATIONS
+
+ROOT = Path(__file__).resolve().parents[4]
+
+HOST = '''
+
+class ShoutResult(Result):
+    """What was shouted."""
+
+    words: str
+
+    def _words(self) -> str:
+        return f"[{self.words}]"
+
+
+@operation("shout", ShoutResult, repeatable=True)
+class Shout(Request):
+    """Say something loudly."""
+
+    words: str = Field(min_length=1, description="What to say.")
+    times: int = Field(1, ge=1, description="How often.")
+'''
+GUEST = '''
+
+def shout(call):
+    return {"words": " ".join([call.args["words"] + "!"] * call.args["times"])}
+
+
+OPERATIONS["shout"] = Operation(
+    "shout", WORKER, "loop.operations:shout", {"words": a.text}, {"times": a.count}, only_looks=True
+)
+'''
+CALLS = '''
+import asyncio, inspect, json
+from agent.tools import SandboxAction, sandbox_tools
+from sandbox import AsyncEnvironment, LocalEnvironment
+from sandbox.operations import OPERATIONS, schema_of
+from sandbox.operations.usage import Shout
+
+async def in_a_loop(env):
+    return (await AsyncEnvironment(env).shout("hi", times=2)).unwrap().words
+
+with LocalEnvironment() as env:
+    env.secret("TOKEN", "hush-hush-hush")
+    print(json.dumps({
+        "method": env.shout("hi").unwrap().words,
+        "signature": str(inspect.signature(env.shout)),
+        "coroutine": asyncio.run(in_a_loop(env)),
+        "execute": env.execute("shout", {"words": "hi", "times": 2}).to_text(),
+        "perform": env.perform(Shout(words="hi")).unwrap().words,
+        "tool": env.execute_action(SandboxAction("shout"), {"words": "hi"})["result"],
+        "offered": [tool.name for tool in sandbox_tools()].count("shout"),
+        "schema": schema_of(OPERATIONS["shout"])["properties"]["words"],
+        "wrong": env.execute("shout", {"word": "hi"}).to_dict()["code"],
+        "checked inside": env._live().request("shout", {"words": 5}, timeout_seconds=5)[0]["fault"],
+        "masked": env.shout("hush-hush-hush").unwrap().words,
+    }))
+'''
+
+
+def test_the_generated_methods_are_those_of_the_table() -> None:
+    """After a change of the table: ``python -m sandbox.environment.generate``."""
+    assert (generate.FOLDER / "generated_methods.py").read_text() == generate.sync_source()
+    assert (generate.FOLDER / "generated_coroutines.py").read_text() == generate.async_source()
+
+
+def test_both_tables_have_the_same_operations() -> None:
+    of_the_host_itself = {"resumed", "scan", "fetch", "restore", "last_changes"}
+    assert set(GUEST_OPERATIONS) == set(OPERATIONS) | of_the_host_itself
+    for name, request in OPERATIONS.items():
+        row = GUEST_OPERATIONS[name]
+        assert not (request.changes_files and row.only_looks), name
+        assert request.repeatable or not row.only_looks, name
+
+
+def test_every_worker_s_handler_is_there() -> None:
+    for row in GUEST_OPERATIONS.values():
+        assert row.kind != WORKER or callable(row.in_worker()), row.name
+
+
+def test_an_operation_is_declared_twice() -> None:
+    from sandbox.operations import Read, ReadResult, operation
+
+    with pytest.raises(ValueError, match="'read' is declared twice"):
+        operation("read", ReadResult)(Read)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a copy of the packages says of ``shout``, which was added to one file of the host and one of the guest."""
+    copy = tmp_path_factory.mktemp("copy")
+    for package in ("sandbox", "agent"):
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, added in (("sandbox/operations/usage.py", HOST), ("sandbox/guest/loop/operations.py", GUEST)):
+        with (copy / file).open("a") as declarations:
+            declarations.write(added)
+
+    def run(*args: str) -> str:
+        program = [sys.executable, "-B", *args]
+        done = subprocess.run(program, cwd=copy, env={"PYTHONPATH": str(copy)}, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run("-c", "import sandbox; print(sandbox.__file__)").startswith(str(copy))
+    run("-m", "sandbox.environment.generate")
+    found: dict[str, Any] = json.loads(run("-c", CALLS))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("where", "answer"),
+    [
+        ("method", "hi!"),
+        ("signature", "(words: 'str', *, times: 'int' = 1) -> 'Envelope[op.ShoutResult]'"),
+        ("coroutine", "hi! hi!"),
+        ("execute", "[hi! hi!]"),
+        ("perform", "hi!"),
+        ("tool", {"words": "hi!"}),
+        ("offered", 1),
+        ("schema", {"type": "string", "minLength": 1, "description": "What to say."}),
+        ("wrong", "invalid_arguments"),
+        ("masked", "***TOKEN***!"),
+    ],
+)
+def test_an_operation_of_one_file_on_each_side_is_everywhere(answers: dict[str, Any], where: str, answer: Any) -> None:
+    assert answers[where] == answer
+
+
+def test_the_guest_checks_the_arguments_of_a_new_operation(answers: dict[str, Any]) -> None:
+    assert answers["checked inside"]["code"] == "invalid_arguments"
+    assert answers["checked inside"]["fields"] == {"problem": "words of shout cannot be 5"}
