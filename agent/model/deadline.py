@@ -3,36 +3,54 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_AGAIN_SECONDS = 0.5  # after the first time; doubled each time
 
 
 class _PastDeadline(BaseException):
     """Not an Exception: a library would take it for a fault of its own, and go on."""
 
 
-@contextmanager
-def deadline(seconds: float, error: Exception) -> Iterator[None]:
-    """Raise ``error`` if the block takes longer than ``seconds``: at the next line of Python, as after the wait for a byte."""
+def within(seconds: float, error: Exception, function: Callable[[], T]) -> T:
+    """Return what ``function`` returns, or raise ``error`` at the next line of Python once it has taken ``seconds``.
+
+    An exception that is sent to a thread is lost where it arrives in a finalizer or in another callback of the interpreter, so
+    it is sent until the call has ended.
+    """
     thread, lock, is_over = threading.get_ident(), threading.Lock(), False
+    ended = threading.Lock()  # held while the call runs. An Event is Python: an exception inside could leave its lock taken
+    ended.acquire()
 
-    def strike() -> None:
-        with lock:
-            if not is_over:
+    def watch() -> None:
+        pause, again = seconds, _AGAIN_SECONDS
+        while not ended.acquire(timeout=min(pause, threading.TIMEOUT_MAX)):
+            with lock:
+                if is_over:
+                    return
                 _raise_in(thread, _PastDeadline)
+            pause, again = again, 2 * again
 
-    timer = threading.Timer(seconds, strike)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=watch, name="deadline", daemon=True).start()
     try:
         try:
-            yield
+            return function()
         finally:
-            timer.cancel()
-            with lock:
-                is_over = True
-            for _ in range(2):  # what is on its way is raised here. To take it back would slow Python down for good
+            while not is_over:
+                try:
+                    with lock:
+                        is_over = True
+                except _PastDeadline:  # the call has ended all the same
+                    continue
+            try:
+                for _ in range(2):  # what is on its way is raised here. To take it back would slow Python down for good
+                    pass
+            except _PastDeadline:
                 pass
+            ended.release()
     except _PastDeadline:
         raise error from None
 

@@ -17,7 +17,7 @@ from sandbox.interrupts import reraise_interrupts
 
 from .attempts import attempts
 from .brain import ModelError, delta_listener
-from .deadline import deadline
+from .deadline import within
 from .litellm_import import load
 from .request import Abilities, has_thinking_gap, request_of
 from .response import Response
@@ -135,12 +135,16 @@ class LiteLLMModel:
         seconds = self._seconds()
         if listener is not None:
             asked |= {"stream": True, "stream_options": {"include_usage": True}}
-        raw = None
+        raw: Any = None
+
+        def call() -> Any:
+            nonlocal raw
+            raw = litellm.completion(model=self.model, timeout=seconds, **CALL_OPTIONS, **asked)
+            return raw if listener is None else collected(litellm, raw, request["messages"], listener)
+
         try:
-            with deadline(seconds, litellm.exceptions.Timeout("The reply was still arriving at the timeout.", "", "")):
-                raw = litellm.completion(model=self.model, timeout=seconds, **CALL_OPTIONS, **asked)
-                if listener is not None:
-                    raw = collected(litellm, raw, request["messages"], listener)
+            late = litellm.exceptions.Timeout("The reply was still arriving at the timeout.", "", "")
+            raw = within(seconds, late, call)
         except Exception as error:
             # A stream that broke off, like a reply that came too late, was begun and is usually billed.
             billed = raw is not None or isinstance(error, litellm.exceptions.Timeout)
