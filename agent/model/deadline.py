@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_AGAIN_SECONDS = 0.5  # after the first time; doubled each time
+_AGAIN_SECONDS = 0.5
 
 
 class _PastDeadline(BaseException):
@@ -19,20 +19,20 @@ def within(seconds: float, error: Exception, function: Callable[[], T]) -> T:
     """Return what ``function`` returns, or raise ``error`` at the next line of Python once it has taken ``seconds``.
 
     An exception that is sent to a thread is lost where it arrives in a finalizer or in another callback of the interpreter, so
-    it is sent until the call has ended.
+    it is sent every half second until the call has ended.
     """
     thread, lock, is_over = threading.get_ident(), threading.Lock(), False
     ended = threading.Lock()  # held while the call runs. An Event is Python: an exception inside could leave its lock taken
     ended.acquire()
 
     def watch() -> None:
-        pause, again = seconds, _AGAIN_SECONDS
+        pause = seconds
         while not ended.acquire(timeout=min(pause, threading.TIMEOUT_MAX)):
             with lock:
                 if is_over:
                     return
                 _raise_in(thread, _PastDeadline)
-            pause, again = again, 2 * again
+            pause = _AGAIN_SECONDS
 
     threading.Thread(target=watch, name="deadline", daemon=True).start()
     try:
