@@ -1,4 +1,4 @@
-"""Start the guest: read the host's HELLO, harden this process, fork the zygote, serve.
+"""Start the guest: read the host's HELLO, harden this process, start the launcher, serve.
 
 The host sends first: a HELLO with {"protocol", "place", "isolated"}, and {"keep"} if the sandbox may outlive its host (see
 ``loop.host_lease``). The guest answers with its own HELLO: {"protocol", "python"} and the limits that the kernel enforces. If it
@@ -52,8 +52,7 @@ def main() -> None:
     os.environ.clear()
     become_reaper()
     reactor = Reactor()
-    setting = {"isolated": isolated, "uid": place.uid, "gid": place.gid, "any_user": place.any_user}
-    spawner = Spawner(reactor, setting, place.interpreter)  # forks: before any thread
+    spawner = Spawner(reactor, place, isolated)
     try:
         processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest, shortcut)
     except _MALFORMED_HELLO as error:  # a limit is missing, for example
@@ -140,6 +139,7 @@ def _parse_place(fields: dict[str, Any]) -> Place:
         gid=int(fields["gid"]),
         limits=dict(fields["limits"]),
         interpreter=tuple(fields["interpreter"]) or (sys.executable,),
+        launcher=str(fields["launcher"]),
         environ=dict(fields["environ"]),
         ca_bundle=fields.get("ca_bundle"),
         user=str(fields.get("user") or ""),

@@ -1,14 +1,12 @@
-"""System calls that Python does not wrap, by ctypes; among them the system call filter and Landlock rules for commands."""
+"""System calls that Python does not wrap, by ctypes, and the system call filter of commands."""
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import struct
 
-PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 24, 36, 38
-HIGHEST_CAPABILITY = 63
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 MACHINE = os.uname().machine
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -18,17 +16,6 @@ def prctl(option: int, value: int = 0, pointer: object = 0) -> None:
     """Set an attribute of this process. Raises OSError."""
     if _libc.prctl(option, ctypes.c_ulong(value), pointer, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl {option}")
-
-
-def drop_bounding_capabilities() -> None:
-    """Make sure that nothing this process starts can ever gain a capability. Raises OSError."""
-    for capability in range(HIGHEST_CAPABILITY + 1):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno == errno.EINVAL:  # beyond the last capability of this kernel
-                return
-            raise
 
 
 def syscall(number: int, *arguments: object) -> int:
@@ -133,55 +120,3 @@ def filter_program(machine: str) -> bytes | None:
     rows += [op(_JEQ, len(_FAMILIES) - i, 0, family) for i, family in enumerate(_FAMILIES)]
     rows += [op(_RET, 0, 0, _ERRNO | _EAFNOSUPPORT), op(_RET, 0, 0, _ALLOW)]
     return b"".join(rows)
-
-
-def filter_system_calls() -> bool:
-    """Apply the filter to this process and all it starts. Returns False if this machine has no table. Needs no_new_privs."""
-    program = filter_program(MACHINE)
-    if program is None:
-        return False
-    code = ctypes.create_string_buffer(program, len(program))
-    header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(code)))
-    prctl(PR_SET_SECCOMP, 2, header)
-    return True
-
-
-# Numbers of Landlock.
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
-
-
-def deny_writes_to_proc() -> bool:
-    """Keep this process and all it starts from writing below /proc and /sys. Returns False if the kernel has no Landlock.
-
-    Landlock denies what no rule allows, so every other entry of the root folder is allowed by name.
-    """
-    try:
-        abi = syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
-    except OSError:
-        return False
-    if abi < 2:  # would forbid every rename between folders
-        return False
-    on_files = _WRITE_FILE | (_TRUNCATE if abi >= 3 else 0)
-    handled = struct.pack("=Q", on_files | _REFER)
-    try:
-        rules = syscall(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), ctypes.c_uint(0))
-    except OSError:
-        return False
-    for name in os.listdir("/"):
-        if name not in {"proc", "sys"}:
-            _allow(rules, "/" + name, on_files)
-    syscall(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint(0))
-    os.close(rules)
-    return True
-
-
-def _allow(rules: int, path: str, on_files: int) -> None:
-    try:
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
-        return
-    is_folder = os.path.isdir(path)
-    rule = struct.pack("=Qi", on_files | (_REFER if is_folder else 0), fd)
-    syscall(_ADD_RULE, ctypes.c_int(rules), ctypes.c_int(1), rule, ctypes.c_uint(0))
-    os.close(fd)

@@ -23,6 +23,7 @@ from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.constants import LEASE_OVER
 from sandbox.guest.protocol.reattach import answer_prefix
 from sandbox.guest.protocol.wire import Kind
+from sandbox.local.launcher import find_launcher
 
 from .conversations import NONCE, Exchange, Frame, encode
 from .found import Found, open_descriptors, resident_bytes, threads
@@ -68,6 +69,7 @@ class GuestProcess:
         (self.base / "workspace" / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
         with (self.base / "workspace" / "big.bin").open("wb") as big:
             big.truncate(3_000_000)
+        shutil.copy(find_launcher(), self.base / "launcher")  # the guest's user cannot reach the cache of this one
         self.log = self.base / "log"
         self.log.touch()
         to_guest, from_guest = os.pipe(), os.pipe()
@@ -108,6 +110,7 @@ class GuestProcess:
         folders = [str(self.base / name) for name in ("workspace", "home", "spill", "tmp")]
         here: dict[str, Any] = {"workspace": folders[0], "home": folders[1], "spill": folders[2], "roots": folders}
         here |= {"uid": uid, "gid": uid, "interpreter": [sys.executable], "ca_bundle": None}
+        here["launcher"] = str(self.base / "launcher")
         here["environ"] = {"PATH": os.environ["PATH"], "HOME": folders[1]}
         fields |= {"isolated": False, "place": {**fields["place"], **here}, "disk": {}}
         if self.short_lease:

@@ -20,6 +20,7 @@ from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.reattach import Call, answer_prefix
 from sandbox.limits import Limits
+from sandbox.local.launcher import find_launcher
 from sandbox.pipe.reattaching import ByteStream, call_guest
 from sandbox.pipe.transport import Transport
 from sandbox.testing import SocketStream
@@ -118,6 +119,7 @@ class Switchboard:
         place = {
             "workspace": base, "home": base, "spill": base, "roots": [base], "uid": os.getuid(), "gid": os.getgid(),
             "interpreter": ["/usr/bin/env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable],
+            "launcher": str(find_launcher()),
             "environ": {"PATH": os.environ["PATH"]},
             "limits": {**{f: getattr(Limits(), f) for f in Limits.__dataclass_fields__}, "sessions": 4, "network": "bridge"},
         }  # fmt: skip

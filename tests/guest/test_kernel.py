@@ -118,10 +118,12 @@ def test_a_machine_that_is_not_known_has_no_filter() -> None:
 
 
 CHECK = """
-import ctypes, errno, os, socket
+import ctypes, errno, os, socket, struct
 from sandbox.guest import kernel
-kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-assert kernel.filter_system_calls()
+kernel.prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
+program = kernel.filter_program(kernel.MACHINE)
+code = ctypes.create_string_buffer(program, len(program))
+kernel.prctl(22, 2, ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(code))))
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.unshare(0x00020000) == -1 and ctypes.get_errno() == errno.EPERM
 for family in (socket.AF_UNIX, socket.AF_INET):

@@ -94,10 +94,10 @@ for pid in sorted(int(p) for p in os.listdir("/proc") if p.isdigit()):
 
 
 def test_the_guest_and_its_helpers_are_out_of_reach(env: DockerEnvironment) -> None:
-    """Threat: a command kills, stops, slows, reads or drives the guest (pid 1), the zygote or a runner, and so speaks for it."""
+    """Threat: a command kills, stops, slows, reads or drives the guest (pid 1), the launcher or a runner, and so speaks for it."""
     said = probe(env, GUARDED).splitlines()
     assert "guarded 1" in said
-    assert len([line for line in said if line.startswith("guarded")]) >= 3  # guest, zygote, a runner
+    assert len([line for line in said if line.startswith("guarded")]) >= 3  # guest, launcher, a runner
     assert [line for line in said if line.startswith("ALLOWED")] == []
     assert env.run("echo unharmed").unwrap().output == "unharmed\n"
 

@@ -35,7 +35,7 @@ TOOLS = {
 }
 EVENTS = {
     "guest/commands/command.py": "is entered by each event of the command: its output, its end",
-    "guest/commands/spawner.py": "is entered by each event of the zygote and of the runners",
+    "guest/commands/spawner.py": "is entered by each event of the launcher and of the runners",
 }
 TITLES = (
     "Host, the caller's thread, out",

@@ -215,6 +215,7 @@ def place_of(
         "user": profile.user,
         "any_user": profile.any_user,
         "interpreter": list(runtime.argv),
+        "launcher": runtime.launcher,
         "environ": environ,
         "ca_bundle": bundle_path(profile) if bundle else CA_BUNDLE,
     }

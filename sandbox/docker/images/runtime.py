@@ -28,7 +28,7 @@ import docker.errors
 import tenacity
 
 from sandbox.docker.engine import locks
-from sandbox.docker.engine.client import translated
+from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -54,6 +54,9 @@ ARGV = (
     "utf8",
 )
 """Starts the interpreter through its own loader, which ignores the image's loader cache, environment and locale."""
+
+LAUNCHER = f"{MOUNT_POINT}/bin/launcher"
+"""The program that starts commands, see ``guest/commands/launcher.c``."""
 
 CA_BUNDLE = f"{MOUNT_POINT}/etc/ca-certificates.crt"
 """Certificates for the guest's own TLS, inside the sandbox: those that gamebox/base trusts."""
@@ -81,6 +84,7 @@ class RuntimeVolume:
     name: str
     mount: str = MOUNT_POINT
     argv: tuple[str, ...] = ARGV
+    launcher: str = LAUNCHER
 
 
 @dataclass
@@ -195,13 +199,31 @@ def _named(client: docker.DockerClient, guest: dict[str, bytes]) -> tuple[Recipe
     return recipe, f"gamebox-runtime-{_digest(content, guest)}"
 
 
+def read_launcher() -> bytes | None:
+    """Return the launcher in this host's runtime image; None if there is no engine, or if it does not have that image."""
+    try:
+        client = connect()
+        with translated(), contextlib.closing(client):
+            created = client.api.create_container(runtime_image(client), command=[LAUNCHER])
+            try:
+                chunks, _ = client.api.get_archive(created["Id"], LAUNCHER)
+                content = b"".join(chunks)
+            finally:
+                client.api.remove_container(created["Id"], force=True, v=True)
+    except SandboxError as error:
+        _log.debug("no launcher from an engine: %s", error)
+        return None
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        member = archive.extractfile(archive.next() or tarfile.TarInfo())
+        return None if member is None else member.read()
+
+
 def guest_files() -> dict[str, bytes]:
     """Return the guest's modules in this installation of the package, by their path in the volume."""
     folder = Path(__file__).parents[2] / "guest"
     return {
         f"{GUEST_PACKAGE}/{path.relative_to(folder).as_posix()}": path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
+        for path in sorted(folder.rglob("*.py"))
     }
 
 

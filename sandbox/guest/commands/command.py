@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import array
 import fcntl
-import json
 import os
 import select
 import signal
@@ -17,7 +16,7 @@ import time
 from ..loop.reactor import Reactor, Timer
 from ..protocol.faults import Fault, fault_of
 from ..watch.procfs import find_descendants, sum_tree_seconds
-from . import zygote
+from . import packets
 from .output import STDERR, STDOUT, Output
 from .sessions import STATE_LIMIT
 from .spawner import Runner, Spawner, open_memory_file
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..users import User
+    from .packets import Spec
 
 READ_BYTES = 256 * 1024
 USUAL_PIPE_BYTES = 64 * 1024
@@ -70,11 +70,11 @@ class ResourceUse:
     def add_report(self, packet: bytes) -> None:
         """Add what a runner reports in a packet of kind X, Z or K."""
         if packet[:1] == b"K":
-            _, pid, kib, name = zygote.KILLED.unpack(packet)
+            _, pid, kib, name = packets.KILLED.unpack(packet)
             if len(self.killed) < MOST_KILLED:
                 self.killed.append((pid, name.rstrip(b"\0").decode("utf-8", "replace"), kib * 1024))
         else:
-            seconds, kib = zygote.parse_resources(packet)
+            seconds, kib = packets.parse_resources(packet)
             self.cpu_seconds = max(seconds, self.cpu_seconds or 0.0)
             self.max_rss_bytes = max(kib * 1024, self.max_rss_bytes or 0)
 
@@ -142,13 +142,13 @@ class Command:
             return None, "SIGKILL"
         return parse_status(self.exit_status)
 
-    def start(self, spawner: Spawner, spec: dict[str, Any], stdin: bytes | int, cwd_fd: int | None) -> None:
+    def start(self, spawner: Spawner, spec: Spec, stdin: bytes | int, cwd_fd: int | None) -> None:
         """Start it. ``stdin`` is bytes or a descriptor, ``cwd_fd`` the folder to start in. Takes over both descriptors."""
         self.started = time.monotonic()
         opened = [fd for fd in (stdin, cwd_fd) if isinstance(fd, int)]
         try:
             self.withdraw = spawner.spawn(
-                spec, lambda: self._open_descriptors(stdin, cwd_fd, opened), self._on_packet, self._on_spawned
+                spec, lambda: self._open_descriptors(spec, stdin, cwd_fd, opened), self._on_packet, self._on_spawned
             )
         except OSError as error:
             self.close()
@@ -158,7 +158,7 @@ class Command:
             self.tree_empty = True
             self.end()
 
-    def _open_descriptors(self, stdin: bytes | int, cwd_fd: int | None, opened: list[int]) -> list[int]:
+    def _open_descriptors(self, spec: Spec, stdin: bytes | int, cwd_fd: int | None, opened: list[int]) -> list[int]:
         """Return the command's descriptors; each one that is opened is also added to ``opened``. Raises OSError."""
         ends: list[int] = []
         if self.window_size is not None:
@@ -174,12 +174,13 @@ class Command:
         if self.keeps_stdin_open and self.input is None:
             self.input, stdin = open_pipe(self._reactor)
             opened.append(stdin)
-        last = cwd_fd
-        if last is None:
+        if cwd_fd is not None:
+            ends.append(cwd_fd)
+        elif spec.state_fd is not None:
             self.state_fd = _open_state_file()
-            last = os.dup(self.state_fd)
-            opened.append(last)
-        return [stdin if isinstance(stdin, int) else _open_input(stdin), *ends, last]
+            ends.append(os.dup(self.state_fd))
+            opened.append(ends[-1])
+        return [stdin if isinstance(stdin, int) else _open_input(stdin), *ends]
 
     def _collect(self, fd: int, stream: int) -> None:
         self._pipes[fd] = stream
@@ -189,16 +190,16 @@ class Command:
         self.runner = runner
 
     def _on_packet(self, packet: bytes) -> None:
-        """Take a packet of the runner, see ``zygote``."""
+        """Take a packet of the runner, see ``launcher.c``."""
         kind = packet[:1]
         if kind == b"G" and self.on_exec is not None:
             self.on_exec()
         elif kind == b"E":
-            self.fault = _start_fault(packet[1:])
+            self.fault = _start_fault(packet)
         elif kind == b"K":
             self.resources.add_report(packet)
         elif kind == b"X":
-            _, status, alone, *_ = zygote.STATUS.unpack(packet)
+            _, status, alone, *_ = packets.STATUS.unpack(packet)
             self.resources.add_report(packet)
             self.tree_empty = bool(alone)
             self._leader_ended(status)
@@ -394,10 +395,10 @@ def parse_status(status: int | None) -> tuple[int | None, str | None]:
 
 def _start_fault(report: bytes) -> Fault:
     """Return the fault for a runner's report that a command could not be started."""
-    fields = json.loads(report)
-    code = _START_FAULTS.get((fields["stage"], fields["errno"]), "io_error")
-    number = fields["errno"]
-    return Fault(code, errno=os.strerror(number) if number else fields["error"], stage=fields["stage"], number=number)
+    _, at, number = packets.FAILURE.unpack(report)
+    stage = packets.STAGES[at]
+    code = _START_FAULTS.get((stage, number), "io_error")
+    return Fault(code, errno=os.strerror(number), stage=stage, number=number)
 
 
 def _open_state_file() -> int:

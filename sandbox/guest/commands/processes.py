@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..watch.disk_watch import DiskWatch
     from ..watch.lifetime import Lifetime
     from ..watch.new_servers import NewServers
+    from .packets import Spec
 
     Reply = Callable[[dict[str, Any], bytes], None]
     # Calls back with what it found about a command, or with None.
@@ -272,7 +273,7 @@ class Processes:
 
     def run_helper(
         self,
-        spec: dict[str, Any],
+        spec: Spec,
         stdin: bytes | int,
         cwd_fd: int | None,
         seconds: float,

@@ -11,6 +11,7 @@ from ..protocol.faults import Fault, internal_fault
 from . import limit_hits, sessions
 from .command import Command, describe_command
 from .cpu_limit import CpuLimit
+from .packets import Spec
 from .processes import MOST_NAMED, Processes
 from .sessions import Session
 from .terminal import TERM
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..users import User
     from .processes import Reply
     from .streams import InputStream, OutputStream
 
@@ -163,8 +163,8 @@ class RunRequest:
         if args.get("pty") and stdin and command.input is not None:
             command.input.write(stdin)
 
-    def _spec(self) -> dict[str, Any]:
-        """Return what the runner is to start, see ``zygote``. Raises Fault."""
+    def _spec(self) -> Spec:
+        """Return what the leader is to start. Raises Fault."""
         args, session = self._args, self._session
         env = {**session.env, **self._own_env()}
         cwd = session.cwd
@@ -178,17 +178,15 @@ class RunRequest:
                 raise Fault("shell_not_found")
             carried = sessions.build_carried_arguments(session.functions, session.variables, env)
             argv, state_fd = sessions.build_shell_argv(shell[0], shell[1], args["command"], carried), shell[1]
-        if any("\0" in text for text in (*argv, cwd, *env, *env.values())):
-            raise Fault("invalid_arguments", problem="a NUL character in the command, its folder or its environment")
-        return {
-            "argv": argv,
-            "env": env,
-            "cwd": cwd,
-            "state_fd": state_fd,
-            "announce": bool(args.get("background")) and args.get("wait_seconds") is None,
-            "terminal": bool(args.get("pty")),
-            "user": None if session.user is None else _identity(session.user),
-        }
+        return Spec(
+            argv,
+            env,
+            cwd,
+            state_fd=state_fd,
+            user=session.user,
+            announce=bool(args.get("background")) and args.get("wait_seconds") is None,
+            terminal=bool(args.get("pty")),
+        )
 
     def _own_env(self) -> dict[str, str]:
         """Return the variables that are set for this run alone."""
@@ -286,8 +284,7 @@ class RunRequest:
         from ..files.path_problems import explain
         from ..files.roots import Roots
 
-        user = self._session.user
-        with self._processes.spawner.acting_as(None if user is None else _identity(user)):
+        with self._processes.spawner.acting_as(self._session.user):
             return explain(Roots(self._processes.place.workspace, (b"/",)), number, folder)
 
     def _keep_state(self, command: Command, data: bytes) -> list[dict[str, Any]]:
@@ -391,10 +388,6 @@ class RunRequest:
             self._answer({"fault": Fault("cancelled", effects="none")})
         elif self._command.running:
             self._processes.stop(self._command, "cancelled", lambda _: None)
-
-
-def _identity(user: User) -> dict[str, Any]:
-    return {"uid": user.uid, "gid": user.gid, "groups": list(user.groups)}
 
 
 def _stdin(args: dict[str, Any]) -> bytes:

@@ -1,8 +1,7 @@
-"""The guest's side of the zygote: hand a spec to a waiting leader and pass on what its runner reports."""
+"""The guest's side of the launcher: hand a spec to a waiting leader and pass on what its runner reports."""
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -12,22 +11,22 @@ from collections import deque
 
 from .. import kernel
 from ..loop.reactor import Reactor
-from . import zygote
+from . import packets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+
+    from ..loop.context import Place
+    from ..users import User
+    from .packets import Spec
 
     OnPacket = Callable[[bytes], None]
 
 RETRY_SECONDS = 0.02
 STARVED_SECONDS = 1.0
 MOST_SPARES = 4
-# oom_score_adj. The memory of a killed command (files in memory) may take some milliseconds to be freed. If there was no spare left
-# to kill meanwhile, the kernel killed the guest.
-VICTIM, SPARE = 1000, 900
-HIGHEST_DESCRIPTOR = 64  # the guest has opened about ten when it forks
+LAUNCHER_FD = 3  # where the launcher finds its end of the socket
 
 
 class Runner:
@@ -53,33 +52,31 @@ class Runner:
 class Spawner:
     """Starts processes. Lives in the reactor's thread.
 
-    ``setting`` is {"isolated", "uid", "gid", "any_user"}. ``interpreter`` starts this Python with the guest importable; it is used
-    only after a kill of everything that killed the zygote, too. ``pids`` are the guest's own processes. ``on_lost`` is called when
-    a command has killed its runner.
+    ``pids`` are the guest's own processes. ``on_lost`` is called when a command has killed its runner.
     """
 
-    def __init__(self, reactor: Reactor, setting: dict[str, Any], interpreter: tuple[str, ...]) -> None:
+    def __init__(self, reactor: Reactor, place: Place, isolated: bool) -> None:
         self._reactor = reactor
-        self._setting = setting
-        self._interpreter = interpreter
-        self.acting_as_user = kernel.ActingOnFiles(setting["uid"], setting["gid"], setting["isolated"])
+        self._place = place
+        self._isolated = isolated
+        self.acting_as_user = kernel.ActingOnFiles(place.uid, place.gid, isolated)
         self.pids: set[int] = set()
         self.on_lost: Callable[[], None] | None = None
-        self._zygote = 0
+        self._launcher = 0
         self._fork_failed = 0.0  # when no process could be created, monotonic
         self._paused = False
         self._spares: deque[Runner] = deque()
         self._waiting: deque[Callable[[Runner], None]] = deque()
-        self._control = self._fork()
+        self._control = self._launch()
         self._watch_control()
 
-    def acting_as(self, user: dict[str, Any] | None) -> kernel.ActingOnFiles:
-        """Return ``acting_as_user`` for the user of a spec: {"uid", "gid", "groups"}, or None for the sandbox's own user."""
-        return self.acting_as_user if user is None else kernel.ActingOnFiles(user["uid"], user["gid"], True)
+    def acting_as(self, user: User | None) -> kernel.ActingOnFiles:
+        """Return ``acting_as_user`` for another user; None stands for the sandbox's own user."""
+        return self.acting_as_user if user is None else kernel.ActingOnFiles(user.uid, user.gid, True)
 
     def spawn(
         self,
-        spec: dict[str, Any],
+        spec: Spec,
         open_descriptors: Callable[[], list[int]],
         on_packet: OnPacket,
         started: Callable[[Runner], None],
@@ -89,16 +86,15 @@ class Spawner:
         ``open_descriptors`` is called as the user of ``spec``, so that the command may open /dev/stderr and the like again; what it
         returns is taken over. Returns a function that withdraws the spec if it has not started yet. Raises OSError.
         """
-        with self.acting_as(spec.get("user")):
+        with self.acting_as(spec.user):
             descriptors = open_descriptors()
-        packet = json.dumps(spec).encode()
-        if len(packet) > zygote.SPEC_IN_PACKET:
+        packet = spec.pack(self._place.uid, self._place.gid)
+        if len(packet) > packets.SPEC_IN_PACKET:
             descriptors = [*descriptors, open_memory_file(packet)]
-            packet = zygote.SPEC_IN_FILE
+            packet = packets.SPEC_IN_FILE
 
         def hand_over(runner: Runner) -> None:
             runner.on_packet, runner.unwanted = on_packet, False
-            self._set_oom_score(runner.leader, VICTIM)
             try:
                 socket.send_fds(runner.socket, [packet], descriptors)
             except OSError:  # killed while it waited
@@ -131,35 +127,31 @@ class Spawner:
 
     def _refill(self) -> None:
         try:
-            self._control.send(zygote.REFILL)
+            self._control.send(packets.REFILL)
         except OSError:  # the reactor notices its end and starts another
             pass
 
-    def _fork(self) -> socket.socket:
+    def _launch(self) -> socket.socket:
+        """Start a launcher, which offers a runner. Returns the socket to it. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        pid = os.fork()
-        if pid == 0:
-            keep = theirs.fileno()
-            os.closerange(3, keep)  # the pipe to the host above all
-            os.closerange(keep + 1, HIGHEST_DESCRIPTOR)
-            zygote.serve(theirs, self._setting)
-        self._set_zygote(pid)
-        theirs.close()
-        return ours
-
-    def _exec(self) -> socket.socket:
-        """Start a new zygote by exec: forking a process with threads is not safe."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        theirs.set_inheritable(True)
-        argv = [*self._interpreter, "-m", f"{__package__}.zygote", str(theirs.fileno()), json.dumps(self._setting)]
-        self._set_zygote(os.posix_spawn(argv[0], argv, os.environ))
-        theirs.close()
-        return ours
-
-    def _set_zygote(self, pid: int) -> None:
-        self.pids.discard(self._zygote)
+        try:
+            path = self._place.launcher
+            move = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), LAUNCHER_FD)]
+            pid = os.posix_spawn(path, [path], {}, file_actions=move)
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.pids.discard(self._launcher)
         self.pids.add(pid)
-        self._zygote = pid
+        self._launcher = pid
+        setting = packets.SETTING.pack(self._isolated, self._place.any_user)
+        try:
+            ours.send(setting + (kernel.filter_program(kernel.MACHINE) or b""))
+        except OSError:  # killed already; the reactor notices its end
+            pass
+        return ours
 
     def _watch_control(self) -> None:
         self._reactor.watch(self._control.fileno(), select.EPOLLIN, self._on_control)
@@ -170,7 +162,7 @@ class Spawner:
         except OSError:
             data, descriptors = b"", []
         if data[:1] == b"S" and descriptors:
-            pid = zygote.READY.unpack(data)[1]
+            pid = packets.READY.unpack(data)[1]
             self._adopt(Runner(pid, socket.socket(fileno=descriptors[0])))
         elif data[:1] == b"N":
             self._fork_failed = time.monotonic()
@@ -184,7 +176,7 @@ class Spawner:
         return time.monotonic() - self._fork_failed < STARVED_SECONDS
 
     def pause(self) -> None:
-        """Start no new zygote while everything is being killed. May be called from any thread."""
+        """Start no new launcher while everything is being killed. May be called from any thread."""
         self._paused = True
 
     def resume(self) -> None:
@@ -200,7 +192,7 @@ class Spawner:
         if self._paused:
             return
         try:
-            self._control = self._exec()
+            self._control = self._launch()
         except OSError:  # no process can be created just now
             self._fork_failed = time.monotonic()
             self._reactor.after(RETRY_SECONDS, self._restart)
@@ -223,9 +215,9 @@ class Spawner:
             packet = b""
         kind = packet[:1]
         if kind == b"L":
-            self._ready(runner, zygote.READY.unpack(packet)[1])
+            self._ready(runner, packets.READY.unpack(packet)[1])
         elif kind == b"D":
-            self._unused(runner, zygote.UNUSED.unpack(packet)[1])
+            self._unused(runner, packets.UNUSED.unpack(packet)[1])
         else:
             self._report(runner, kind, packet)
 
@@ -237,7 +229,7 @@ class Spawner:
             self._never_began(runner, status)
             return
         try:
-            runner.socket.send(zygote.NEXT)
+            runner.socket.send(packets.NEXT)
         except OSError:  # the reactor notices its end
             pass
 
@@ -246,10 +238,10 @@ class Spawner:
         on_packet, runner.on_packet = runner.on_packet, None
         self._forget(runner)
         if on_packet is not None:
-            on_packet(zygote.STATUS.pack(b"X", status, 1, 0.0, 0))
+            on_packet(packets.STATUS.pack(b"X", status, 1, 0.0, 0))
 
     def _report(self, runner: Runner, kind: bytes, packet: bytes) -> None:
-        runner.done = kind == b"Z" or (kind == b"X" and bool(zygote.STATUS.unpack(packet)[2]))
+        runner.done = kind == b"Z" or (kind == b"X" and bool(packets.STATUS.unpack(packet)[2]))
         on_packet = runner.on_packet
         if runner.done:
             runner.on_packet = None
@@ -259,20 +251,14 @@ class Spawner:
             self._spares.remove(runner)
         if not packet:
             self._forget(runner)
-            if (
-                self._setting["isolated"]
-                and self._setting["any_user"]
-                and not self._paused
-                and self.on_lost is not None
-            ):
+            if self._isolated and self._place.any_user and not self._paused and self.on_lost is not None:
                 self.on_lost()
         elif runner.done:
-            runner.past_seconds += zygote.parse_resources(packet)[0]
+            runner.past_seconds += packets.parse_resources(packet)[0]
             self._recycle(runner)
 
     def _ready(self, runner: Runner, leader: int) -> None:
         runner.leader = leader
-        self._set_oom_score(leader, SPARE if runner.on_packet is None else VICTIM)
         if runner.on_packet is not None:  # its last leader was killed before it took the command
             self._let_begin(runner)
             return
@@ -289,7 +275,7 @@ class Spawner:
             self._never_began(runner, signal.SIGKILL)
             return
         try:
-            runner.socket.send(zygote.GO)
+            runner.socket.send(packets.GO)
         except OSError:  # the reactor notices its end
             pass
 
@@ -311,7 +297,7 @@ class Spawner:
             self._forget(runner)
             return
         try:
-            runner.socket.send(zygote.NEXT)
+            runner.socket.send(packets.NEXT)
         except OSError:
             self._forget(runner)
 
@@ -324,16 +310,6 @@ class Spawner:
             runner.socket.close()
         if not self._spares:
             self._refill()
-
-    def _set_oom_score(self, leader: int, score: int) -> None:
-        """Make the kernel kill commands, then spares, before the guest when memory runs out. Children inherit this."""
-        if not self._setting["isolated"]:
-            return
-        try:
-            with open(f"/proc/{leader}/oom_score_adj", "wb", buffering=0) as file:
-                file.write(b"%d" % score)
-        except OSError:
-            pass
 
 
 def open_memory_file(data: bytes) -> int:

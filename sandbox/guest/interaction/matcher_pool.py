@@ -10,6 +10,7 @@ from collections import deque
 
 from ..commands.command import Command
 from ..commands.output import Output
+from ..commands.packets import Spec
 from ..protocol.faults import Fault
 from .matcher_program import GROUP_CHARS, LENGTH, MOST_GROUPS
 
@@ -157,7 +158,7 @@ class _Matcher:
         self._start_timer = self._processes.reactor.after(0.0, self._start)
         argv = [*place.interpreter, "-m", f"{__package__}.matcher_program"]
         env = {**place.environ, "PYTHONSAFEPATH": "1"}
-        self._spec = {"argv": argv, "env": env, "cwd": "/", "state_fd": None, "announce": False}
+        self._spec = Spec(argv, env, "/")
 
     @property
     def free(self) -> bool:

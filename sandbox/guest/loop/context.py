@@ -15,7 +15,8 @@ class Place:
     ``root_names`` are the paths by which callers know the roots, if these are other folders, as in a test. ``read_roots`` are
     folders that may only be read. ``user`` is the name of the user that commands run as; ``any_user`` says whether ``run`` may
     choose another one.
-    ``interpreter`` is the argv prefix that starts this very Python with the guest and its libraries importable.
+    ``interpreter`` is the argv prefix that starts this very Python with the guest and its libraries importable. ``launcher`` is the
+    path of the program that starts commands.
     """
 
     __slots__ = (
@@ -25,6 +26,7 @@ class Place:
         "gid",
         "home",
         "interpreter",
+        "launcher",
         "limits",
         "read_roots",
         "root_names",
@@ -51,6 +53,7 @@ class Place:
         any_user: bool = False,
         read_roots: tuple[bytes, ...] = (),
         root_names: tuple[bytes, ...] = (),
+        launcher: str = "",
     ) -> None:
         self.workspace = workspace
         self.home = home
@@ -66,6 +69,7 @@ class Place:
         self.any_user = any_user
         self.read_roots = read_roots
         self.root_names = root_names
+        self.launcher = launcher
 
 
 class HelperResult:

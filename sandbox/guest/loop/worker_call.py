@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from functools import partial
 
+from ..commands.packets import Spec
 from ..commands.processes import Processes
 from ..protocol import wire
 from ..protocol.faults import Fault, fault_of, internal_fault
@@ -112,13 +113,7 @@ class WorkerCall:
             done.set()
 
         environ = {**self.place.environ, **(env or {})}
-        spec = {
-            "argv": argv,
-            "env": environ,
-            "cwd": None if cwd_fd is not None else "/",
-            "state_fd": None,
-            "announce": False,
-        }
+        spec = Spec(argv, environ, None if cwd_fd is not None else "/")
         source = os.dup(stdin) if isinstance(stdin, int) else stdin
         folder = os.dup(cwd_fd) if cwd_fd is not None else None
 

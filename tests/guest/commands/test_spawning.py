@@ -27,7 +27,7 @@ def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:
             thread.join()
         assert env.backend.process is not None
         deadline = time.monotonic() + 120
-        most = 1 + 2 * (MOST_SPARES + 1)  # the zygote; a runner and its leader each
+        most = 1 + 2 * (MOST_SPARES + 1)  # the launcher; a runner and its leader each
         while len(find_descendants(env.backend.process.pid)) > most and time.monotonic() < deadline:
             time.sleep(0.02)
         assert len(find_descendants(env.backend.process.pid)) <= most
@@ -39,8 +39,8 @@ def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes
     with LocalEnvironment() as env:
         assert env.backend.process is not None
         guest = env.backend.process.pid
-        zygote = next(pid for pid, parent in read_parents().items() if parent == guest)
-        os.kill(zygote, signal.SIGSTOP)
+        launcher = next(pid for pid, parent in read_parents().items() if parent == guest)
+        os.kill(launcher, signal.SIGSTOP)
         try:
             for _ in range(MOST_SPARES + 1):
                 env.run("exec sleep 100", session=None, wait_seconds=0.05).unwrap()
@@ -55,7 +55,7 @@ def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes
             timer.join()
             assert cancelled.code is ErrorCode.cancelled  # type: ignore[union-attr]
         finally:
-            os.kill(zygote, signal.SIGCONT)
+            os.kill(launcher, signal.SIGCONT)
         assert env.run("echo on", session=None).unwrap().output == "on\n"
 
 
@@ -63,19 +63,19 @@ def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes
 def taken(env: LocalEnvironment) -> Iterator[None]:
     """All processes that wait for a command are killed, and nobody has noticed yet: until the end of the block."""
     assert env.backend.process is not None
-    zygote = next(pid for pid, parent in read_parents().items() if parent == env.backend.process.pid)
+    launcher = next(pid for pid, parent in read_parents().items() if parent == env.backend.process.pid)
     time.sleep(0.3)  # for the last spare to be there
-    runners = [pid for pid, parent in read_parents().items() if parent == zygote]
+    runners = [pid for pid, parent in read_parents().items() if parent == launcher]
     leaders = [pid for pid, parent in read_parents().items() if parent in runners]
     assert leaders
-    for pid in (zygote, *runners):
+    for pid in (launcher, *runners):
         os.kill(pid, signal.SIGSTOP)
     try:
         for pid in leaders:
             os.kill(pid, signal.SIGKILL)
         yield
     finally:
-        for pid in (zygote, *runners):
+        for pid in (launcher, *runners):
             os.kill(pid, signal.SIGCONT)
 
 

@@ -15,20 +15,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sandbox.argument_types import HOST_PATH, check_callable, check_types, check_variables, path_is
+from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.environment.base import Approver
 from sandbox.environment.sandboxed import SandboxedEnvironment
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.interrupts import Shield
+from sandbox.limits import Limits
 from sandbox.messages.sandbox_ends import ended_by_itself
 from sandbox.network.policy import Network
 from sandbox.pipe.forked_processes import forked_since, point_at_devnull, release_in_children
 from sandbox.pipe.transport import Transport
 from sandbox.text.wording import value_text
+from sandbox.transfers import folders
 
-from .argument_types import HOST_PATH, check_callable, check_types, check_variables, path_is
-from .backend import Description, GuestStream, StartRequest
-from .errors import ErrorCode, SandboxError, SandboxUnavailableError
-from .interrupts import Shield
-from .limits import Limits
-from .transfers import folders
+from .launcher import find_launcher
 
 
 class ProcessStream:
@@ -134,6 +135,7 @@ class LocalBackend:
                 'disk="hard" cannot be kept: a LocalEnvironment writes to the user\'s own disk, which nothing bounds.',
                 'Use DockerEnvironment, or leave out disk="hard".',
             )
+        launcher = find_launcher()
         self.temporary = tempfile.mkdtemp(prefix="gamebox-local-")
         weakref.finalize(self, _remove, self.temporary, os.getpid())  # of an environment that nobody closed
         base = os.path.realpath(self.temporary)
@@ -141,7 +143,7 @@ class LocalBackend:
             os.mkdir(os.path.join(base, name))
         workspace = self.folder or os.path.join(base, "workspace")
         home, spill, tmp = (os.path.join(base, name) for name in ("home", "spill", "tmp"))
-        package_root = str(Path(__file__).resolve().parent.parent)
+        package_root = str(Path(__file__).resolve().parents[2])
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -164,6 +166,7 @@ class LocalBackend:
             "uid": os.getuid(),
             "gid": os.getgid(),
             "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable, "-P"],
+            "launcher": str(launcher),
             "environ": {
                 "PATH": os.environ.get("PATH", os.defpath),
                 "HOME": home,
