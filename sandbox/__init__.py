@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError, ToolError
     from .limits import Limits
     from .local import LocalEnvironment
+    from .pool import AsyncSandboxPool, PoolStats, SandboxPool
     from .testing import FakeEnvironment
 
 _HOMES = {
     "AsyncEnvironment": ".aio",
+    "AsyncSandboxPool": ".pool",
     "CancelToken": ".pipe.watching",
     "CommandError": ".environment.command_error",
     "ConnectionFile": ".network.connections",
@@ -48,11 +50,14 @@ _HOMES = {
     "Service": ".network.services.service",
     "SideService": ".network.services.side_service",
     "PackageCache": ".packages.cache",
+    "PoolStats": ".pool",
+    "SandboxPool": ".pool",
     "FakeEnvironment": ".testing",
 }
 
 __all__ = [
     "AsyncEnvironment",
+    "AsyncSandboxPool",
     "CancelToken",
     "CommandError",
     "ConnectionFile",
@@ -68,8 +73,10 @@ __all__ = [
     "Notice",
     "OperationError",
     "PackageCache",
+    "PoolStats",
     "Ready",
     "SandboxError",
+    "SandboxPool",
     "SandboxUnavailableError",
     "Service",
     "SideService",

@@ -22,6 +22,7 @@ class StartRequest:
     is_paused: Callable[[], bool]
     names: tuple[Name, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+    stands_by: bool = False  # nobody uses it yet, see ``serve``
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ class Backend(Protocol):
 
     def open(self, request: StartRequest) -> GuestStream:
         """Start a guest, or find one, and open a byte stream to it. After an error ``close`` removes what was made."""
+
+    def serve(self, asked: Any, request: StartRequest) -> Mapping[str, str]:
+        """Let a sandbox that stood by serve with the options of ``asked``, of this class. Return the variables of commands."""
 
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
         """Compare what the guest read back from its kernel with what was asked; open a second way for bytes if there is one."""

@@ -93,6 +93,8 @@ def _state(listed: Listed) -> str:
     paused = "" if listed.status == "running" else f"{listed.status}, "
     if listed.state == "owned":
         return f"{paused}owned by pid {listed.owner_pid}"
+    if listed.state == "waiting":
+        return f"{paused}waits in a pool of pid {listed.owner_pid}"
     if listed.state == "elsewhere":
         return f"{paused}of {listed.others}"
     if listed.state == "orphaned":

@@ -38,7 +38,7 @@ from .container import create as container
 from .container import enforcement, postmortem
 from .container import preflight as fitting
 from .kept import attach as reaching
-from .kept import kept, owners
+from .kept import kept, owners, waiting
 from .spec import SandboxSpec
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ class DockerBackend:
         self._cut_streams: list[AttachStream] = []  # that a thread may still be using
         self._events: EngineEvents | None = None
         self._disk: Disk | None = None
+        self._runtime = RuntimeVolume("")
+        self._image_env: list[str] = []
         self.kept: Kept | None = None
         self._ownership: Ownership | None = None
         self._creating = self._take_over = self._taken_over = False
@@ -125,16 +127,33 @@ class DockerBackend:
             runtime, stream = self._create(client, image_id, runtime, disk, request)
         finally:
             disk.release()
-        bundle = self._spec.ca_bundle is not None
-        environ = {**request.variables, **self._env}
-        place = container.place_of(runtime, self._profile, request.network, image_env, environ, bundle, request.names)
+        self._runtime, self._image_env = runtime, image_env
+        if request.stands_by:
+            waiting.note(self.name)
         hello = {
             "isolated": True,
             "disk": disk.for_guest(self._limits, container.places(self._limits)),
             "keep": None if self.kept is None else reaching.for_guest(self.kept),
             "names": for_guest(request.names),
         }
-        return GuestStream(stream, place, hello, None if self.kept is None else self._keep(self.kept, request))
+        return GuestStream(
+            stream, self._place(request), hello, None if self.kept is None else self._keep(self.kept, request)
+        )
+
+    def _place(self, request: StartRequest) -> dict[str, Any]:
+        bundle, environ = self._spec.ca_bundle is not None, {**request.variables, **self._env}
+        return container.place_of(
+            self._runtime, self._profile, request.network, self._image_env, environ, bundle, request.names
+        )
+
+    def serve(self, asked: DockerBackend, request: StartRequest) -> Mapping[str, str]:
+        """See ``Backend``."""
+        self._spec, self._limits, self._env, self._report = asked._spec, asked._limits, asked._env, asked._report
+        if self._spec.workspace is not None and self._disk is not None:
+            fitting.check_workspace(Path(self._spec.workspace), self._disk.workspace_bytes)
+        waiting.forget(self.name)
+        environ: dict[str, str] = self._place(request)["environ"]
+        return environ
 
     def _create(
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
@@ -235,6 +254,7 @@ class DockerBackend:
                 has_volumes = self._disk is not None and bool(self._disk.mounts)
                 remove(self.name, may_appear=self._creating, has_volumes=has_volumes)
             gone = not detach
+            waiting.forget(self.name)
         finally:  # after a Ctrl-C, too: a sandbox that is still there can be attached to, or removed by the next call
             if ownership is not None:
                 ownership.release(gone=gone)

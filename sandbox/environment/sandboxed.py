@@ -73,6 +73,8 @@ LOOK_SECONDS = 1.0
 # What a start takes at its most, and the way back from half of one.
 START_DESCRIPTORS = 24
 START_SECONDS = 30.0
+# A guest that stands by answers in a millisecond; one that does not is replaced.
+BEGIN_SECONDS = 1.0
 # A guest reads what is in its pipe in milliseconds; one that does not is paused all the same.
 DRAIN_SECONDS = 1.0
 # Behind what a sandbox is, wherever commands run in one.
@@ -106,6 +108,9 @@ class SandboxedEnvironment(Environment):
         self.read_roots = checked_folders(read_roots)
         self._pid = os.getpid()
         self._transport: Transport | None = None
+        self._standing_by: Transport | None = None
+        self._asked = backend  # has the options, if ``backend`` is one that stood by
+        self._at_close: Callable[[], None] = _do_nothing
         self._pause = Pause(self._freeze, self._thaw)
         policy = Network.none() if network is None else check_network(network)
         owner = type(self).__name__
@@ -172,10 +177,25 @@ class SandboxedEnvironment(Environment):
             raise
 
     def _connect(self) -> Transport:
-        """Start a guest and greet it. Raises SandboxError."""
+        """Start a guest and greet it, or have the one that stands by begin. Raises SandboxError."""
         self._detaches = self.backend.attached  # whatever happens now, it is not ours to remove
+        if self._standing_by is not None:
+            self._begin(self._standing_by)
+        else:
+            self._open(self._request())
+        if not self.backend.attached:
+            self._fill()
+        self._detaches = self.backend.outlives_close()
+        if self._transport is None:  # closed by another thread
+            raise _closed()
+        return self._transport
+
+    def _request(self) -> StartRequest:
         names, variables = self._services.names(), self._services.variables()
-        opened = self.backend.open(StartRequest(self.network, lambda: self._pause.on, names, variables))
+        return StartRequest(self.network, lambda: self._pause.on, names, variables)
+
+    def _open(self, request: StartRequest) -> None:
+        opened = self.backend.open(request)
         transport = Transport(
             opened.stream,
             self.backend.explain,
@@ -184,21 +204,77 @@ class SandboxedEnvironment(Environment):
             nonce=opened.nonce,
             received=opened.received,
         )
+        if not request.stands_by:
+            self._carry(transport)
+        facts = transport.open(self._hello(opened, stands_by=request.stands_by), START_SECONDS)
+        if request.stands_by:
+            self._standing_by = transport
+        else:
+            self._transport = transport
+        self.backend.check(facts, transport)
+
+    def _carry(self, transport: Transport) -> None:
         self._network.carry(transport, self._services.connectors())
         if self._network.egress is not None:
             self._services.close_with(self._network.egress.streams)
-        facts = transport.open(self._hello(opened), START_SECONDS)
-        self._transport = transport
-        self.backend.check(facts, transport)
-        if not self.backend.attached:
-            self._fill()
-        self._detaches = self.backend.outlives_close()
-        return transport
 
-    def _hello(self, opened: GuestStream) -> dict[str, Any]:
+    # Standing by, for ``SandboxPool``
+
+    def stand_by(self) -> Self:
+        """Start the sandbox up to what depends on who will use it: variables, rules, files, and the clocks of its limits.
+
+        Another environment takes it with ``adopt``. Nothing else can be done with this one but to close it. Raises SandboxError;
+        nothing is left behind then.
+        """
+        forks.check(self._pid)
+        with self._starting:
+            try:
+                if (none := descriptors.want(START_DESCRIPTORS)) is not None:
+                    raise descriptors.refusal(none, "The sandbox could not be started")
+                self._services.begin()
+                self._open(replace(self._request(), stands_by=True))
+                if self._closed:
+                    raise _closed()
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether there is a sandbox to ``adopt``, as far as is known without asking it."""
+        return self._standing_by is not None and self._standing_by.loss is None
+
+    def adopt(self, member: Self, at_close: Callable[[], None]) -> None:
+        """Have ``start`` take the sandbox of ``member``, which stands by; ``at_close`` is called when this one is closed."""
+        self._at_close = at_close
+        self.backend, self._standing_by = member.give_away(self.backend)
+
+    def give_away(self, backend: Any) -> tuple[Any, Transport | None]:
+        """Return backend and transport of the sandbox that stands by, to ``adopt`` it; ``backend``, unused, stays here instead."""
+        given, self.backend = self.backend, backend
+        transport, self._standing_by = self._standing_by, None
+        return given, transport
+
+    def _begin(self, transport: Transport) -> None:
+        """Tell the guest that stood by what depends on this environment. Raises SandboxError."""
+        environ = self.backend.serve(self._asked, self._request())
+        self._carry(transport)
+        self._transport, self._standing_by = transport, None
+        args = {"environ": dict(environ), "limits": {**self._clocks(), "network": self.network.mode}}
+        reply, _ = transport.request("begin", args, timeout_seconds=BEGIN_SECONDS)
+        if "fault" in reply:
+            raise violation("begin")
+
+    def _clocks(self) -> dict[str, float | None]:
+        return {"lifetime_seconds": self.limits.lifetime_seconds, "idle_seconds": self.limits.idle_seconds}
+
+    def _hello(self, opened: GuestStream, *, stands_by: bool = False) -> dict[str, Any]:
         if opened.place is None:
             return dict(opened.hello)
         limits = {**asdict(self.limits), "network": self.network.mode, "tell_changes": self.track_changes}
+        if stands_by:
+            limits.update(dict.fromkeys(self._clocks()))
         return {**opened.hello, "place": {**opened.place, "limits": limits, "read_roots": list(self.read_roots)}}
 
     def _fill(self) -> None:
@@ -216,8 +292,10 @@ class SandboxedEnvironment(Environment):
         if forks.forked_since(self._pid):
             return
         self._closed = True
-        transport, self._transport = self._transport, None
+        transport, self._transport = self._transport or self._standing_by, None
+        self._standing_by = None
         with contextlib.ExitStack() as ending:  # each of them whatever becomes of the others; the last comes first
+            ending.callback(self._at_close)
             ending.callback(self._services.close)
             ending.callback(self.backend.close, detach=self._detaches)
             ending.callback(self.state.history.close)
@@ -622,6 +700,10 @@ def checked_folders(read_roots: Sequence[str]) -> tuple[str, ...]:
                 "Give folders as in read_roots=['/etc'], or ['/'] for all that commands can read.",
             )
     return tuple(os.path.normpath(str(folder)) for folder in folders)
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _closed() -> SandboxError:

@@ -119,6 +119,7 @@ class LocalBackend:
         self.folder = folder
         self._limits = limits
         self._env = dict(env)
+        self._folders: dict[str, str] = {}
         self.temporary: str | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.stream: ProcessStream | None = None
@@ -158,6 +159,7 @@ class LocalBackend:
             bufsize=0,
         )
         self.stream = ProcessStream(self.process)
+        self._folders = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": tmp}
         place = {
             "workspace": workspace,
             "home": home,
@@ -167,17 +169,24 @@ class LocalBackend:
             "gid": os.getgid(),
             "interpreter": ["/usr/bin/env", f"PYTHONPATH={package_root}", sys.executable, "-P"],
             "launcher": str(launcher),
-            "environ": {
-                "PATH": os.environ.get("PATH", os.defpath),
-                "HOME": home,
-                "TMPDIR": tmp,
-                "LANG": "C.UTF-8",
-                "TERM": "dumb",
-                "PYTHONDONTWRITEBYTECODE": "1",  # see docker/container.py
-                **self._env,
-            },
+            "environ": self._environ(),
         }
         return GuestStream(self.stream, place, {"isolated": False})
+
+    def _environ(self) -> dict[str, str]:
+        fixed = {"LANG": "C.UTF-8", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}  # see docker/container
+        return {**self._folders, **fixed, **self._env}
+
+    def serve(self, asked: LocalBackend, request: StartRequest) -> Mapping[str, str]:
+        """See ``Backend``. The folder is part of how the guest was started."""
+        if asked.folder != self.folder:
+            raise SandboxError(
+                ErrorCode.operation_not_supported,
+                "A LocalEnvironment of a pool cannot be given a workspace: its process was started in another one.",
+                "Give workspace to the pool, or upload the files.",
+            )
+        self._env, self._limits = asked._env, asked._limits
+        return self._environ()
 
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
         """Does nothing: no limit is enforced by a kernel here."""

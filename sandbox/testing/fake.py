@@ -125,9 +125,9 @@ class FakeEnvironment(SandboxedEnvironment):
     def _connect(self) -> Transport:
         return self._scripted
 
-    def _hello(self, opened: GuestStream) -> dict[str, Any]:
+    def _hello(self, opened: GuestStream, *, stands_by: bool = False) -> dict[str, Any]:
         """See the base class. No time passes for a fake sandbox, so none of it ends its guest."""
-        hello = super()._hello(opened)
+        hello = super()._hello(opened, stands_by=stands_by)
         limits = {**hello["place"]["limits"], "lifetime_seconds": None, "idle_seconds": None}
         return {**hello, "place": {**hello["place"], "limits": limits}}
 

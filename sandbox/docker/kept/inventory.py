@@ -20,20 +20,21 @@ from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode, SandboxError
 
 from . import labels as marks
-from . import owners
+from . import owners, waiting
 from .kept import matches
 from .labels import NAME_LABEL
 from .orphans import is_dead
 
 log = logging.getLogger(__name__)
 
-State = Literal["owned", "detached", "elsewhere", "orphaned"]
+State = Literal["owned", "waiting", "detached", "elsewhere", "orphaned"]
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One sandbox. ``state``: owned by a living process of this host; detached (kept, without owner); elsewhere (its owner is of
-    another host or user, if there is one); orphaned (its owner is dead, and it is about to end, or was never started).
+    """One sandbox. ``state``: owned by a living process of this host; waiting in a pool of such a process; detached (kept,
+    without owner); elsewhere (its owner is of another host or user, if there is one); orphaned (its owner is dead, and it is
+    about to end, or was never started).
 
     ``status`` is the engine's word (running, paused, created). ``deadline_left_seconds`` is how long a detached one waits for an
     orchestrator, as far as that is known here; ``ident`` the name of its container. ``here`` says that this host made it, at this
@@ -98,7 +99,7 @@ def chosen(listed: Iterable[Listed], containers: Iterable[str]) -> list[Listed]:
 
 def remove(sandbox: Listed, *, force: bool = False) -> None:
     """End a sandbox. Raises SandboxError ``sandbox_owned`` for one in use, unless ``force``, and as the engine does."""
-    if sandbox.state in ("owned", "elsewhere") and not force:
+    if sandbox.state in ("owned", "waiting", "elsewhere") and not force:
         owner = f"process {sandbox.owner_pid} on {sandbox.owner_host}" if sandbox.owner_pid else sandbox.others
         raise SandboxError(
             ErrorCode.sandbox_owned,
@@ -134,7 +135,8 @@ def _listed(found: dict[str, Any], ident: str) -> Listed:
         state = "elsewhere"
     else:
         pid = marks.pid(found)
-        state = "orphaned" if is_dead(marks.text(found, OWNER_LABEL)) else "owned"
+        state = "waiting" if waiting.waits(ident) else "owned"
+        state = "orphaned" if is_dead(marks.text(found, OWNER_LABEL)) else state
     return Listed(
         id=found["Id"],
         ident=ident,

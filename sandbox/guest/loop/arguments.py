@@ -130,6 +130,11 @@ def variables(value: Any) -> bool:
     return isinstance(value, dict) and all(map(bytes_as_text, value.values())) and all(map(bytes_as_text, value))
 
 
+def limits(value: Any) -> bool:
+    """Return whether it maps names of limits to values, which are the host's own."""
+    return isinstance(value, dict)
+
+
 def stdin(value: Any) -> bool:
     """Return whether a command can read it."""
     return isinstance(value, bytes) or bytes_as_text(value)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """The sandbox as handlers see it: absolute paths as bytes, sizes in bytes. Do not change it.
+    """The sandbox as handlers see it: absolute paths as bytes, sizes in bytes. Only ``begin`` changes it.
 
     ``roots`` are the folders that file operations may touch, the workspace first; relative paths start at ``workspace``.
     ``root_names`` are the paths by which callers know the roots, if these are other folders, as in a test. ``read_roots`` are

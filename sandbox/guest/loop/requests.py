@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from itertools import chain
 
@@ -156,6 +157,15 @@ class Requests:
     def run(self, args: dict[str, Any], reply: Reply, event: Callable[[str], None]) -> Callable[[], None]:
         """Run a command, and return a call that cancels it."""
         return run(self._processes, args, reply, event)
+
+    def begin(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Serve whoever has acquired this sandbox, which stood by until now: set what depends on them, and start the clocks."""
+        self._place.environ = args["environ"]
+        self._place.limits.update(args["limits"])
+        self._processes.headroom.started = time.monotonic()
+        if self._processes.lifetime is not None:
+            self._processes.lifetime.begin(self._place.limits)
+        return {}
 
     def resumed(self, args: dict[str, Any]) -> dict[str, Any]:
         """Put off every timer by the seconds that the sandbox was paused: that time does not count for commands."""

@@ -30,7 +30,7 @@ class Headroom:
         self._place = place
         self._cgroup = cgroup
         self._isolated = isolated
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         self._reported: set[str] = set()
 
     def notices(self, stopped_for_disk: bool = False, out_of_processes: bool = False) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ class Headroom:
             free = max(0, watch.limit - watch.used)
             places = [(path, min(free, room), min(watch.limit, size)) for path, room, size in places]
         return {
-            "uptime_seconds": round(time.monotonic() - self._started, 3),
+            "uptime_seconds": round(time.monotonic() - self.started, 3),
             "cpu_seconds": cgroup.cpu_seconds(),
             "memory_used_bytes": cgroup.memory_needed(),
             "memory_peak_bytes": cgroup.memory_peak(),

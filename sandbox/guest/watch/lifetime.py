@@ -47,12 +47,16 @@ class Lifetime:
         self._reactor = reactor
         self._commands = commands
         self._is_busy = is_busy
-        self._lifetime: float | None = limits.get("lifetime_seconds")
-        self._idle: float | None = limits.get("idle_seconds")
-        self._started = self._worked = self._looked = time.monotonic()
         self._left_behind_seconds = 0.0
         self.is_detached: Callable[[], bool] = lambda: False
         self._reported: dict[str, float] = {}
+        self.begin(limits)
+
+    def begin(self, limits: Mapping[str, Any]) -> None:
+        """Start the clocks. Called a second time only if there was no limit at first: the sandbox stood by."""
+        self._lifetime: float | None = limits.get("lifetime_seconds")
+        self._idle: float | None = limits.get("idle_seconds")
+        self._started = self._worked = self._looked = time.monotonic()
         self._arm()
 
     def touch(self, operation: Operation) -> None:
