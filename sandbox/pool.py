@@ -259,8 +259,8 @@ class SandboxPool(Generic[E]):
         """Return a started sandbox that nobody has used, which is a context manager; closing it destroys it.
 
         ``env``, ``network``, ``workspace`` and ``approver`` replace those of the pool, ``lifetime_seconds`` and ``idle_seconds``
-        those of its limits; both run from now on. Waits for up to ``timeout_seconds`` for a member. Raises SandboxError: ``timeout`` if none
-        was ready in time, ``sandbox_closed``, what kept a sandbox from being made, and as ``DockerEnvironment`` does for options.
+        those of its limits; both run from now on. Waits for up to ``timeout_seconds`` for a member. Raises SandboxError:
+        ``timeout`` if none was ready in time, ``sandbox_closed``, what kept a sandbox from being made, and as ``DockerEnvironment`` does for options.
         """
         asked, until = self.for_caller(options), deadline(timeout_seconds)
         for tries_left in reversed(range(MOST_TRIES)):

@@ -119,7 +119,7 @@ class LocalBackend:
         self.folder = folder
         self._limits = limits
         self._env = dict(env)
-        self._folders: dict[str, str] = {}
+        self._variables: dict[str, str] = {}
         self.temporary: str | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.stream: ProcessStream | None = None
@@ -159,7 +159,7 @@ class LocalBackend:
             bufsize=0,
         )
         self.stream = ProcessStream(self.process)
-        self._folders = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": tmp}
+        self._variables = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": tmp}
         place = {
             "workspace": workspace,
             "home": home,
@@ -175,7 +175,7 @@ class LocalBackend:
 
     def _environ(self) -> dict[str, str]:
         fixed = {"LANG": "C.UTF-8", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}  # see docker/container
-        return {**self._folders, **fixed, **self._env}
+        return {**self._variables, **fixed, **self._env}
 
     def serve(self, asked: LocalBackend, request: StartRequest) -> Mapping[str, str]:
         """See ``Backend``. The folder is part of how the guest was started."""

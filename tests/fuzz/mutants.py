@@ -215,6 +215,10 @@ class NoBackend:
         """Raise NotImplementedError: there is no guest to reach."""
         raise NotImplementedError
 
+    def serve(self, asked: Any, request: StartRequest) -> Mapping[str, str]:
+        """Raise NotImplementedError: nothing stands by."""
+        raise NotImplementedError
+
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
         """Do nothing: nothing is enforced."""
 
