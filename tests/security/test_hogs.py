@@ -1,4 +1,4 @@
-"""One sandbox that uses up all it can, beside another: both can be used, or say why not. Speed is for ``benchmarks/hogs.py``."""
+"""One sandbox that uses up all it can, beside another: both can be used, or say why not. Speed: ``python -m benchmarks hogs``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.hogs import HOGS
+from benchmarks.groups.hogs import HOGS
 from sandbox import DockerEnvironment, Limits
 from sandbox.errors import ErrorCode
 from tests.integration.observing import eventually, of_commands

@@ -12,8 +12,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
+from benchmarks.measuring import Row
 from sandbox import DockerEnvironment, Limits, Network
 
 MIB = 1 << 20
@@ -51,7 +51,7 @@ def held() -> dict[str, float]:
     }
 
 
-def crowd(count: int, port: int) -> dict[str, Any]:
+def crowd(count: int, port: int) -> Row:
     """``count`` sandboxes, all of them making a request at once; raises AssertionError where one did not get its page."""
     rules, interfaces, before = firewall(), socket.if_nameindex(), held()
     command = f"curl -sS --proxy http://127.0.0.1:24128 --noproxy '' http://127.0.0.1:{port}/65536 | wc -c"
@@ -78,10 +78,10 @@ def crowd(count: int, port: int) -> dict[str, Any]:
         assert firewall() == rules
         assert socket.if_nameindex() == interfaces
         assert not listening()
-    return {
-        "started_seconds": started, "requests_seconds": all_of_it, "request_p50_seconds": statistics.median(seconds),
-        "before": before, "idle": idle, "after": after,
-        "idle_kib_each": (idle["rss_mib"] - before["rss_mib"]) * 1024 / count,
-        "used_kib_each": (after["rss_mib"] - before["rss_mib"]) * 1024 / count,
-        "threads_each": (after["threads"] - before["threads"]) / count,
+    figures = {
+        "p50": all_of_it, "started": started, "a request": statistics.median(seconds),
+        "KiB each, idle": (idle["rss_mib"] - before["rss_mib"]) * 1024 / count,
+        "KiB each, used": (after["rss_mib"] - before["rss_mib"]) * 1024 / count,
+        "threads each": (after["threads"] - before["threads"]) / count,
     }  # fmt: skip
+    return Row(f"{count} sandboxes that each send a request at once, until all had their page", figures, "s")

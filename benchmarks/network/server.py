@@ -1,6 +1,6 @@
-"""The web server that network.py downloads from and uploads to, in a process of its own so that it shares no interpreter lock.
+"""The web server that ``comparison`` downloads from and uploads to, in a process of its own so that it shares no interpreter lock.
 
-    network_server.py ADDRESS... [--certificate FILE]
+    server.py ADDRESS... [--certificate FILE]
 
 ``GET /N`` are N bytes, ``POST`` takes any number and says how many. Prints one line: the port of http and that of https, the
 same on every address; ends with its standard input.

@@ -1,31 +1,19 @@
 """What a hog in one sandbox costs the others: the median of their run("true") beside its quiet value, in the same run.
 
-    .venv/bin/python benchmarks/hogs.py [--seconds 6] [--only NAME] [--json FILE]
-
-Each hog gets a sandbox of its own and runs for so many seconds. A neighbour is timed before, meanwhile and after; the ratio is
-that of the medians, "meanwhile" to "before and after". Then the hog's sandbox is asked to echo, and either does, or
-says why it is gone.
+Each hog gets a sandbox of its own. A neighbour is timed before, meanwhile and after. Then the hog's sandbox is asked to echo, and
+either does, or says why it is gone.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import statistics
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from benchmarks.measuring import MIB, Goal, Options, Row, load, milliseconds, summary
 from sandbox import DockerEnvironment, Limits
-
-MIB = 1 << 20
-GOAL = 3.0
 
 
 def _limits() -> Limits:
@@ -84,25 +72,18 @@ HOGS: dict[str, Hog] = {
 }
 
 
-def milliseconds(env: DockerEnvironment) -> float:
-    """How long one run("true") took."""
-    before = time.perf_counter()
-    env.run("true", session=None).unwrap()
-    return (time.perf_counter() - before) * 1000
-
-
 def while_it_lasts(env: DockerEnvironment, going: Callable[[], bool]) -> list[float]:
-    """One run after the other, with a pause, as long as ``going``."""
+    """Time one run after the other, with a pause, as long as ``going``."""
     taken = []
     while going():
-        taken.append(milliseconds(env))
+        taken.append(milliseconds(lambda: env.run("true", session=None).unwrap()))
         time.sleep(0.02)
     return taken
 
 
-def measure(name: str, seconds: float, neighbour: DockerEnvironment) -> dict[str, Any]:
-    """One hog beside ``neighbour``; times are in milliseconds."""
-    hog = HOGS[name]
+def measure(name: str, seconds: float, neighbour: DockerEnvironment) -> Row:
+    """Measure one hog beside ``neighbour``."""
+    hog, before = HOGS[name], load()
     answers: list[Any] = []
 
     def during(length: float) -> list[float]:
@@ -118,40 +99,14 @@ def measure(name: str, seconds: float, neighbour: DockerEnvironment) -> dict[str
         thread.join()
         after = env.run("echo alive", session=None, timeout_seconds=20)
         quiet += during(seconds / 2)
-    base, found = statistics.median(quiet), statistics.median(busy)
-    return {
-        "quiet_p50": base, "busy_p50": found, "busy_p90": sorted(busy)[int(len(busy) * 0.9)], "busy_max": max(busy),
-        "ratio": found / base, "rounds": len(busy), "hog": answers[0].code.value if not answers[0].ok else "ended",
-        "after": "usable" if after.ok and after.result.output == "alive\n" else f"dead: {getattr(after, 'error', after)}",
-    }  # fmt: skip
+    end = "ended" if answers[0].ok else answers[0].code.value
+    state = "usable" if after.ok and after.result.output == "alive\n" else f"dead: {getattr(after, 'error', after)}"
+    note = f"the hog: {end}, its sandbox after: {state}"
+    return Row(name, summary(busy), "ms", "before and after", summary(quiet), (Goal("ratio", 3.0),), note, (before, load()))
 
 
-def main() -> int:
-    """Measure, print a table, write the figures where asked; exit code 1 where the goal is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--only", choices=HOGS)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    rows = {}
-    print(f"{'':22}{'quiet ms':>10}{'p50 ms':>9}{'p90 ms':>9}{'max ms':>9}{'ratio':>7}  the hog, and its sandbox after")
+def hogs(options: Options) -> Iterator[Row]:
+    """Measure every hog."""
     with DockerEnvironment(limits=_limits()) as neighbour:
-        for name in [options.only] if options.only else HOGS:
-            row = rows[name] = measure(name, options.seconds, neighbour)
-            print(
-                f"{name:22}{row['quiet_p50']:10.2f}{row['busy_p50']:9.2f}{row['busy_p90']:9.2f}{row['busy_max']:9.1f}"
-                f"{row['ratio']:7.2f}  {row['hog']}, {row['after']}",
-                flush=True,
-            )
-    if options.json:
-        facts = {
-            "kernel": platform.release(), "python": sys.version.split()[0], "cpus": os.cpu_count(),
-            "load": os.getloadavg(), "goal": GOAL, "seconds": options.seconds,
-            "taken": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        }  # fmt: skip
-        options.json.write_text(json.dumps({"facts": facts, "rows": rows}, indent=1) + "\n")
-    return 1 if any(row["ratio"] >= GOAL for row in rows.values()) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        for name in HOGS:
+            yield measure(name, 2.0 if options.quick else 6.0, neighbour)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
+from benchmarks.measuring import Row, take_turns
 from sandbox import DockerEnvironment
 
 PIECE = 1 << 16
@@ -69,21 +68,19 @@ def relay(behind: int) -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-def forwarded(env: DockerEnvironment, size: int, rounds: int) -> dict[str, Any]:
-    """Medians of both, in turns, and their ratio."""
+def forwarded(env: DockerEnvironment, size: int, rounds: int) -> Row:
+    """Measure both in turns."""
     env.write("forward_server.py", SERVER).unwrap()
     inside = env.run("exec python3 forward_server.py 8123", background=True, session=None).unwrap().id
     env.wait_for_port(8123, timeout_seconds=60, id=inside).unwrap()
-    found: dict[str, list[float]] = {"forward": [], "relay": []}
+    name, plain = "a download by forward()", "a plain relay of sockets"
     with subprocess.Popen([sys.executable, "-c", SERVER, "0"], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        with relay(int(server.stdout.readline())) as plain:
+        with relay(int(server.stdout.readline())) as port:
             forward = env.forward(8123).unwrap()
-            for _ in range(rounds):
-                found["forward"].append(download(forward.port, size))
-                found["relay"].append(download(plain, size))
+            calls = {name: lambda: download(forward.port, size), plain: lambda: download(port, size)}
+            turns = take_turns(calls, rounds, 0)
             forward.close()
         server.kill()
     env.kill(inside).unwrap()
-    one, other = statistics.median(found["forward"]), statistics.median(found["relay"])
-    return {"unit": "MB/s", "forward": one, "relay": other, "ratio": one / other, "forward_best": max(found["forward"])}
+    return turns.row(name, plain, unit="MB/s")

@@ -1,0 +1,44 @@
+"""The groups of rows, by the names that the command line knows. Modules are loaded when a group is measured."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from benchmarks.measuring import Options, Row
+
+
+@dataclass(frozen=True)
+class Group:
+    """What a group measures, where that is, and whether it belongs to a run without names."""
+
+    summary: str
+    module: str
+    default: bool = False
+
+    def measure(self, name: str, options: Options) -> Iterator[Row]:
+        """Measure row after row."""
+        function: Callable[[Options], Iterator[Row]] = getattr(importlib.import_module(f"benchmarks.{self.module}"), name)
+        return function(options)
+
+
+GROUPS = {
+    "commands": Group("run in a workspace of 0, 100 and 1,000 files, beside the bare process", "groups.commands", True),
+    "loaded": Group("the same beside busy processes of the host, and beside busy sandboxes", "groups.commands", True),
+    "pool": Group("acquire from the warm pool, and the first command", "groups.starts", True),
+    "starts": Group("cold create in a fresh process beside docker run; close", "groups.starts", True),
+    "files": Group("read and write 1 KiB, 1 MiB and 64 MiB, on disk and in memory", "groups.files", True),
+    "output": Group("10 MiB of output beside a bare pipe", "groups.files", True),
+    "crowd": Group("8 sandboxes x 50 commands beside as many bare processes", "groups.crowd", True),
+    "memory": Group("memory of a sandbox, inside and in the orchestrator", "groups.memory", True),
+    "cli": Group("gamebox --help, and gamebox run beside a cold create", "groups.starts", True),
+    "live": Group("500 live sandboxes at 200 commands/s for minutes, and the rate that they bear", "groups.crowd"),
+    "growth": Group("more sandboxes, files, bytes and load: 20 minutes, with pictures", "groups.growth"),
+    "state": Group("looking at, keeping, restoring and forking the files of a sandbox", "groups.state"),
+    "network": Group("through the pipe beside a Docker bridge, and 300 sandboxes with a way out", "network.comparison"),
+    "hogs": Group("run beside a sandbox that uses up all it can", "groups.hogs"),
+    "disks": Group("start, close and a crowd, on disks beside in memory", "groups.disks"),
+    "agent_steps": Group("the host's time for a step of an agent", "groups.agent_steps"),
+    "tracing": Group("the same with OpenTelemetry spans", "groups.agent_steps"),
+}

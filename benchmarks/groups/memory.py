@@ -1,0 +1,79 @@
+"""Memory of a sandbox: its processes, and its share of the orchestrator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.measuring import KIB, MIB, Goal, Options, Row, summary
+from sandbox import DockerEnvironment
+from sandbox.operations import OPERATIONS
+
+SETTLE_SECONDS = 0.5
+
+
+def call_everything(env: DockerEnvironment) -> None:
+    """Call every operation once; all but those of pages, which need a server, have to work."""
+    ident = env.run("cat", background=True, pty=True).unwrap().id
+    calls: dict[str, Callable[[], Any]] = {
+        "write": lambda: env.write("a", "one\n"), "read": lambda: env.read("a"), "edit": lambda: env.edit("a", "one", "two"),
+        "list": env.list, "stat": lambda: env.stat("a"), "search": lambda: env.search("two"),
+        "make_dir": lambda: env.make_dir("d"), "move": lambda: env.move("a", "d/a"), "delete": lambda: env.delete("d/a"),
+        "upload": lambda: env.upload(bytes(MIB), "b"), "download": lambda: env.download("b"),
+        "run": lambda: env.run("true"), "open_session": lambda: env.open_session("s"),
+        "sessions": env.sessions, "end_session": lambda: env.end_session("s"), "send": lambda: env.send(ident, "x\n"),
+        "resize": lambda: env.resize(ident, 20, 80), "screen": lambda: env.screen(ident), "logs": lambda: env.logs(ident),
+        "wait_for": lambda: env.wait_for(id=ident, log="x", timeout_seconds=10), "processes": env.processes,
+        "kill": lambda: env.kill(ident), "browse": lambda: env.browse("http://127.0.0.1:1/"), "usage": env.usage,
+    }  # fmt: skip
+    if set(calls) != set(OPERATIONS):
+        raise SystemExit(f"operations that are not measured: {set(calls) ^ set(OPERATIONS)}")
+    for name, call in calls.items():
+        answer = call()
+        if name != "browse":
+            answer.unwrap()
+
+
+def memory(options: Options) -> Iterator[Row]:
+    """Measure all processes of a container after little and after everything, and what each sandbox takes of this process."""
+    little, everything, sleeping = [], [], []
+    with ExitStack() as stack:
+        for _ in range(options.rounds(5)):
+            other = stack.enter_context(machine.plain_container(options.image))
+            env = stack.enter_context(DockerEnvironment(options.image))
+            env.run("true").unwrap()
+            time.sleep(SETTLE_SECONDS)
+            little.append(_mebibytes(env.container_id))
+            sleeping.append(_mebibytes(other.id or ""))
+            call_everything(env)
+            time.sleep(SETTLE_SECONDS)
+            everything.append(_mebibytes(env.container_id))
+    beside = summary(sleeping)
+    sleep = "a container that sleeps"
+    yield Row("after start and one run", summary(little), "MiB", sleep, beside, (Goal("p50", 9.0),), "goal 7")
+    yield Row("after one call of every operation", summary(everything), "MiB", sleep, beside, (Goal("p50", 16.0),))
+    yield from _orchestrator(options)
+
+
+def _mebibytes(container_id: str) -> float:
+    return machine.proportional_bytes(machine.container_pids(container_id)) / MIB
+
+
+def _orchestrator(options: Options) -> Iterator[Row]:
+    """Measure what sandboxes take of this process, which has had others before."""
+    count = options.rounds(20)
+    before, threads = machine.resident_bytes("self"), machine.threads()
+    with ExitStack() as stack:
+        first = stack.enter_context(DockerEnvironment(options.image))
+        first.run("true").unwrap()
+        alone, alone_threads = machine.resident_bytes("self"), machine.threads()
+        for _ in range(count):
+            stack.enter_context(DockerEnvironment(options.image)).run("true").unwrap()
+        each = (machine.resident_bytes("self") - alone) / count / KIB
+        more = (machine.threads() - alone_threads) / count
+    note = f"the first one after others: {(alone - before) / KIB:.0f} KiB and {alone_threads - threads} threads"
+    yield Row("orchestrator, each further sandbox", {"p50": each, "rounds": count}, "KiB", goals=(Goal("p50", 200.0),), note=note)
+    yield Row("orchestrator, threads of each further sandbox", {"p50": more}, "threads", goals=(Goal("p50", 0.0),))

@@ -1,0 +1,135 @@
+"""Starts: cold in a fresh process, from the warm pool, and from the command line; and the close as its caller waits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import docker
+
+import sandbox
+from benchmarks.measuring import Goal, Options, Row, milliseconds, take_turns, time_in_turns
+
+from .commands import BASH, bare_bash
+
+GAMEBOX = str(Path(sys.executable).with_name("gamebox"))
+DOCKER_RUN = "docker run --network none IMAGE true"
+# In a fresh process: milliseconds until the first command has answered, and of the close.
+COLD = """
+import json, sys, time
+from sandbox import DockerEnvironment, Limits
+began = time.perf_counter()
+env = DockerEnvironment(sys.argv[1], limits=Limits(disk=sys.argv[2])).start()
+env.run("true").unwrap()
+answered = time.perf_counter()
+env.close()
+closed = time.perf_counter()
+print(json.dumps([(answered - began) * 1000, (closed - answered) * 1000]))
+"""
+DISKS = {"on disk": "auto", "in memory": "memory"}
+
+
+def docker_run(image: str) -> float:
+    """Return the ms of `docker run`; removing the container is not counted."""
+    name = f"gamebox-benchmark-{secrets.token_hex(4)}"
+    command = ["docker", "run", "--name", name, "--network", "none", image, "true"]
+    try:
+        return milliseconds(lambda: subprocess.run(command, check=True, capture_output=True))
+    finally:
+        with contextlib.suppress(docker.errors.NotFound):
+            docker.from_env().api.remove_container(name, force=True)
+
+
+def starts(options: Options) -> Iterator[Row]:
+    """Measure cold starts and closes."""
+    closes: dict[str, list[float]] = {name: [] for name in (*DISKS, "docker-py")}
+    processes: list[float] = []
+
+    def cold(name: str) -> float:
+        before = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", COLD, options.image, DISKS[name]], check=True, capture_output=True)
+        taken, close = json.loads(done.stdout)
+        closes[name].append(close)
+        if name == "on disk":
+            processes.append((time.perf_counter() - before) * 1000)
+        return float(taken)
+
+    def docker_py() -> float:
+        client, made = docker.from_env(), []
+
+        def create() -> None:
+            made.append(client.containers.create(options.image, ["sleep", "60"], network_mode="none"))
+            made[0].start()
+            made[0].exec_run(["bash", "-c", "true"])
+
+        taken = milliseconds(create)
+        closes["docker-py"].append(milliseconds(lambda: made[0].remove(force=True)))
+        return taken
+
+    py = "docker-py: create, start, exec_run"
+    calls: dict[str, Callable[[], float]] = {DOCKER_RUN: lambda: docker_run(options.image), py: docker_py}
+    calls |= {f"cold create, {name}": lambda n=name: cold(n) for name in DISKS}  # type: ignore[misc]
+    turns = take_turns(calls, options.rounds(15))
+    for name in (*(f"cold create, {name}" for name in DISKS), py):
+        yield turns.row(name, DOCKER_RUN, *([Goal("ratio", 0.65)] if name != py else []))
+    remove = "docker-py: remove(force=True)"
+    turns.taken = {**turns.taken, remove: closes["docker-py"][1:], "whole process": processes[1:]}
+    note = "Python's start and imports, start, command, close, interpreter exit"
+    yield turns.row("whole process", DOCKER_RUN, name="cold create, the whole process", note=note)
+    for name in DISKS:
+        turns.taken |= {f"close, {name}": closes[name][1:]}
+        yield turns.row(f"close, {name}", remove, Goal("p50", 5.0))
+
+
+def pool(options: Options) -> Iterator[Row]:
+    """Measure the warm pool: acquire, and the first command of what it gives."""
+    call = "acquire, first command answered"
+    made: Any = getattr(sandbox, "SandboxPool", None)
+    if made is None:
+        yield Row(call, note="not there: this version has no SandboxPool")
+        return
+    rounds = options.rounds(40)
+    acquired: list[float] = []
+    with made(image=options.image, size=4) as warm:
+
+        def first_command() -> float:
+            time.sleep(0.5)  # the pool is filled again: what is measured is a full one
+            before = time.perf_counter()
+            with warm.acquire(timeout_seconds=60) as env:
+                acquired.append((time.perf_counter() - before) * 1000)
+                env.run("true").unwrap()
+                return (time.perf_counter() - before) * 1000
+
+        turns = take_turns({BASH: lambda: milliseconds(bare_bash), call: first_command}, rounds, warm_up=3)
+        yield turns.row(call, BASH, Goal("p50", 5.0))
+        turns.taken = {**turns.taken, "acquire alone": acquired[3:]}
+        yield turns.row("acquire alone", BASH)
+
+
+def cli(options: Options) -> Iterator[Row]:
+    """Measure the command line as a whole process."""
+    python, usage = "python -c pass", "gamebox --help"
+    help_calls: dict[str, Callable[[], object]] = {
+        python: lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
+        usage: lambda: subprocess.run([GAMEBOX, "--help"], check=True, capture_output=True),
+    }
+    yield time_in_turns(help_calls, options.rounds(30), 1).row(usage, python, Goal("p50", 120.0))
+    run, cold = "gamebox run -- true", "cold create"
+
+    def cold_create() -> float:
+        command = [sys.executable, "-c", COLD, options.image, "auto"]
+        return float(json.loads(subprocess.run(command, check=True, capture_output=True).stdout)[0])
+
+    def run_true() -> float:
+        return milliseconds(lambda: subprocess.run([GAMEBOX, "run", "--", "true"], check=True, capture_output=True))
+
+    turns = take_turns({cold: cold_create, run: run_true}, options.rounds(15))
+    yield replace(turns.row(run, cold, Goal("above baseline", 200.0)), note="cold create is without Python's start and imports")

@@ -1,0 +1,1 @@
+"""The network of a sandbox, through the pipe, beside a Docker bridge."""
