@@ -49,8 +49,9 @@ User = Annotated[
 class Prepared:
     """A request as it goes to the guest: its arguments, and how ``Transport.request`` sends them and waits.
 
-    The guest may be silent for ``timeout_seconds``, and its reply may have ``max_reply_bytes``. ``stdin`` goes along with the
-    request; ``source`` (a file or an iterable of bytes) is streamed to the command as it reads. ``watch`` gets the output.
+    The guest may be silent for ``timeout_seconds``, and its reply may have ``max_reply_bytes``. ``stdin``, or the ``content`` of a
+    file, goes along with the request; ``source`` (a file or an iterable of bytes) is streamed to the command as it reads.
+    ``watch`` gets the output.
 
     Of an operation that starts a command: ``secret_names`` are the secrets that it asks for, and ``waits_for_command`` says
     whether the answer comes when the command has ended.
@@ -61,6 +62,7 @@ class Prepared:
     max_reply_bytes: int = MAX_REPLY
     request_id: str | None = None
     stdin: bytes = b""
+    content: bytes = b""
     source: Any = None
     watch: Any = None
     secret_names: Sequence[str] | None = None
@@ -72,7 +74,9 @@ class Prepared:
         if self.request_id is not None:
             options["request_id"] = self.request_id
         if self.stdin:
-            options.update(blob=self.stdin, blob_is_stdin=True)
+            options.update(blob=self.stdin, blob_for="stdin")
+        if self.content:
+            options.update(blob=self.content, blob_for="content")
         if self.source is not None:
             options["feed"] = self.source
         if self.watch is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
@@ -106,8 +107,15 @@ class Write(Change):
     content: str = Field(description="The whole new content of the file.")
 
     def prepare(self, limits: Limits) -> Prepared:
-        _check_size(self, self.content, limits)
-        return super().prepare(limits)
+        """See the base class; the content goes beside the arguments, unless it is no valid Unicode: then the guest refuses it."""
+        prepared = super().prepare(limits)
+        try:
+            content = self.content.encode()
+        except UnicodeEncodeError:
+            _check_size(self, len(self.content.encode("utf-8", "surrogatepass")), limits)
+            return prepared
+        _check_size(self, len(content), limits)
+        return replace(prepared, args={**prepared.args, "content": ""}, content=content)
 
 
 class Candidate(Result):
@@ -162,14 +170,13 @@ class Edit(Change):
     replace_all: bool = Field(False, description="Replace every occurrence.")
 
     def prepare(self, limits: Limits) -> Prepared:
-        _check_size(self, self.new_text, limits)
+        _check_size(self, len(self.new_text.encode("utf-8", "surrogatepass")), limits)
         return super().prepare(limits)
 
 
-def _check_size(request: Write | Edit, text: str, limits: Limits) -> None:
-    measured = len(text.encode("utf-8", "surrogatepass"))
-    if measured > limits.write_bytes:
-        fields = {"path": request.path, "size_bytes": measured, "limit": limits.write_bytes}
+def _check_size(request: Write | Edit, size: int, limits: Limits) -> None:
+    if size > limits.write_bytes:
+        fields = {"path": request.path, "size_bytes": size, "limit": limits.write_bytes}
         raise fault_error(ErrorCode.file_too_large, fields, request.operation)
 
 

@@ -275,13 +275,13 @@ class PendingRequest:
         """Send the request. Called by the caller's thread, as all that follows. Raises SandboxError, Cut."""
         self.message = (kind, fields, blob)
         try:  # exact: what cannot be carried out as asked must be refused, not carried out in another way
-            message = wire.pack_message(fields, blob, exact=True)
+            message = wire.pack_message(fields, exact=True)
         except ValueError as error:
             problem = "a number in them has more digits than can be sent" if "digits" in str(error) else str(error)
             words = word_fault(ErrorCode.invalid_arguments, {"problem": problem}, str(fields.get("operation", "hello")))
             raise OperationError(ErrorCode.invalid_arguments, words.message, words.hint, effects="none") from error
         self.sent_by = sender = pipe.sender  # all of it through one: a part through another would be nonsense
-        for part, payload in wire.split_message(kind, message):
+        for part, payload in wire.split_message(kind, message, blob):
             pipe.send_frame(self, sender, part, payload)
 
     def send_body(self, pipe: Pipe, body: Iterable[bytes]) -> None:

@@ -153,7 +153,7 @@ class Transport:
         *,
         timeout_seconds: float,
         blob: bytes = b"",
-        blob_is_stdin: bool = False,
+        blob_for: str | None = None,
         body: Iterable[bytes] | None = None,
         feed: Iterable[bytes] | None = None,
         sink: Callable[[bytes], None] | None = None,
@@ -164,9 +164,10 @@ class Transport:
     ) -> tuple[dict[str, Any], bytes]:
         """Send a request and return its reply: (fields, blob), not validated yet.
 
-        ``body`` is streamed to the operation, and what it streams back goes to ``sink``; both happen in this thread. ``feed``
-        is the standard input of a command, see ``feeding.Feeder``; what it raises is raised here. ``watch`` gets the output
-        of a command as it comes, and its token stops the command. A ``request_id`` that was used before gets the first reply.
+        ``blob`` becomes the argument ``blob_for``. ``body`` is streamed to the operation, and what it streams back goes to
+        ``sink``; both happen in this thread. ``feed`` is the standard input of a command, see ``feeding.Feeder``; what it raises
+        is raised here. ``watch`` gets the output of a command as it comes, and its token stops the command. A ``request_id`` that
+        was used before gets the first reply.
         ``on_sent`` is called when the request is on its way. Silence for ``timeout_seconds`` + 2 s raises
         SandboxUnavailableError ``no_answer``; the end of the pipe raises its post-mortem.
         """
@@ -177,7 +178,7 @@ class Transport:
         sends = body is not None or feed is not None
         pending = PendingRequest(seconds, max_reply_bytes, deadline, sends, sink is not None, streams, feed is not None)
         channel = self._register(pending)
-        fields: dict[str, Any] = {"operation": operation, "args": args, "stdin_blob": blob_is_stdin, "stream": streams}
+        fields: dict[str, Any] = {"operation": operation, "args": args, "blob_for": blob_for, "stream": streams}
         fields.update(feeds=feed is not None, request_id=request_id, max_reply_bytes=max_reply_bytes)
         if self._keep is not None:
             fields.update(self._ask_ids.next_fields())

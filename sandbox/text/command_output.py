@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from sandbox.errors import SandboxUnavailableError
@@ -32,30 +33,27 @@ def join_segments(segments: Any, blob: bytes, total: int, truncated: bool, where
     A character that is split between two segments of a stream stays whole; one that the cut split is dropped. Other invalid
     UTF-8 is replaced.
     """
-    pieces = _pieces(segments, blob)
     missing = total - len(blob)
-    mark = (
-        f"\n[... {missing} bytes cut{'; all of it in ' + where if where else ''} ...]\n"
-        if truncated and missing > 0
-        else ""
-    )
-    texts = []
-    replaced = False
-    for stream in (None, 1, 2):
-        head = [(s, d) for s, d, part in pieces if part == HEAD and stream in (None, s)]
-        tail = [(s, d) for s, d, part in pieces if part == TAIL and stream in (None, s)]
-        if not mark:
-            text, wrong = _decode(head + tail)
-        elif stream is None or head or tail:
-            first, wrong_first = _decode(head, cut_end=True)
-            last, wrong_last = _decode(tail, cut_start=True)
-            text, wrong = first + mark + last, wrong_first or wrong_last
-        else:
-            text, wrong = "", False
-        texts.append(text)
-        replaced = replaced or wrong
-    out, err = (b"".join(d for s, d, _ in pieces if s == stream) for stream in (1, 2))
-    return CommandOutput(texts[0], texts[1], texts[2], encoding_errors=replaced, stdout_bytes=out, stderr_bytes=err)
+    cut = truncated and missing > 0
+    mark = f"\n[... {missing} bytes cut{'; all of it in ' + where if where else ''} ...]\n" if cut else ""
+    pieces = _pieces(segments, blob, across_parts=not cut)
+    streams = {stream for stream, _, _ in pieces}
+    texts = {stream: _text_of([piece for piece in pieces if piece[0] == stream], mark) for stream in streams}
+    # Output may be long: what only one stream printed is decoded once.
+    output, replaced = texts[min(streams)] if len(streams) == 1 else _text_of(pieces, mark)
+    (out, wrong_out), (err, wrong_err) = (texts.get(stream, ("", False)) for stream in (1, 2))
+    out_bytes, err_bytes = (b"".join(data for s, data, _ in pieces if s == stream) for stream in (1, 2))
+    return CommandOutput(output, out, err, replaced or wrong_out or wrong_err, out_bytes, err_bytes)
+
+
+def _text_of(pieces: list[tuple[int, bytes, int]], mark: str) -> tuple[str, bool]:
+    """Return the text of the pieces with the mark, if any, between those of the head and the tail; and if UTF-8 was replaced."""
+    head = [(stream, data) for stream, data, part in pieces if part == HEAD]
+    tail = [(stream, data) for stream, data, part in pieces if part == TAIL]
+    if not mark:
+        return _decode(head + tail)
+    (first, wrong_first), (last, wrong_last) = _decode(head, cut_end=True), _decode(tail, cut_start=True)
+    return first + mark + last, wrong_first or wrong_last
 
 
 def decode_part(blob: bytes, *, starts: bool, ends: bool) -> tuple[str, bool]:
@@ -69,8 +67,9 @@ def decode_part(blob: bytes, *, starts: bool, ends: bool) -> tuple[str, bool]:
     return blob.decode("utf-8", "replace"), _text(whole)[1]
 
 
-def _pieces(segments: Any, blob: bytes) -> list[tuple[int, bytes, int]]:
-    pieces: list[tuple[int, bytes, int]] = []
+def _pieces(segments: Any, blob: bytes, *, across_parts: bool) -> list[tuple[int, bytes, int]]:
+    """Return (stream, bytes, part) of each segment; with ``across_parts``, those of one stream that follow each other are one."""
+    lengths: list[tuple[int, int, int]] = []
     at = 0
     valid = isinstance(segments, list)
     for segment in segments if valid else ():
@@ -78,11 +77,15 @@ def _pieces(segments: Any, blob: bytes) -> list[tuple[int, bytes, int]]:
         if not ok or segment[0] not in (1, 2) or segment[2] not in (HEAD, TAIL) or not 0 < segment[1] <= len(blob) - at:
             valid = False
             break
-        pieces.append((segment[0], blob[at : at + segment[1]], segment[2]))
+        stream, length, part = segment
+        if across_parts and lengths and lengths[-1][0] == stream:
+            length, part = length + lengths.pop()[1], HEAD
+        lengths.append((stream, length, part))
         at += segment[1]
     if not valid or at != len(blob):
         raise SandboxUnavailableError("protocol_violation", "The sandbox sent output that does not add up.")
-    return pieces
+    ends = accumulate(length for _, length, _ in lengths)
+    return [(stream, blob[end - length : end], part) for (stream, length, part), end in zip(lengths, ends, strict=True)]
 
 
 def _decode(pieces: list[tuple[int, bytes]], cut_start: bool = False, cut_end: bool = False) -> tuple[str, bool]:

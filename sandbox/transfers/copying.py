@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 from collections.abc import Iterable
@@ -67,7 +68,7 @@ class Incoming:
         self._to = None if to is None else Path(os.path.abspath(to))
         self._folder: Path | None = None
         self._file: BinaryIO | None = None
-        self._chunks: list[bytes] = []
+        self._memory = io.BytesIO()  # its bytes are not copied at the end, as joined pieces would be
 
     def __enter__(self) -> Self:
         if self._to is not None:
@@ -106,7 +107,7 @@ class Incoming:
                 ErrorCode.file_too_large, f"The download is larger than the limit of {self._limit} bytes.", _SMALLER
             )
         if self._file is None:
-            self._chunks.append(chunk)
+            self._memory.write(chunk)
             return
         try:
             self._file.write(chunk)
@@ -126,7 +127,7 @@ class Incoming:
                     f"{result.path[:500]!r} is a folder.",
                     "Give a host path to put it: download(path, to=...).",
                 )
-            return result.model_copy(update={"content": b"".join(self._chunks), "size_bytes": self._size})
+            return result.model_copy(update={"content": self._memory.getvalue(), "size_bytes": self._size})
         update: dict[str, object] = {"saved_to": str(self._to)}
         ready = self._folder / "stream"
         if result.kind == "tree":

@@ -18,7 +18,7 @@ def test_the_limit_that_the_request_carried(limit: Any) -> None:
     for size, fits in ((most - frame, True), (most - frame + 1, False)):
         answers.expect(1, "list", limit)
         fields, blob, data = answers.pack(1, {"result": "x" * (size - 1)}, b"y")
-        assert wire.unpack_message(data) == (fields, blob)
+        assert wire.unpack_message(data + blob) == (fields, blob)
         assert (fields["result"] is not None, blob) == (fits, b"y" * fits)
         if not fits:
             told = {"size_bytes": most + 1, "limit": most}

@@ -93,7 +93,8 @@ def _read_lines(
     data = _pread(fd, min(limit, size - start), start)
     whole = start + len(data) >= size
     raw, content = _take_lines(data, first, None if last is None else last - first + 1, limit, numbered, whole)
-    count = raw.count(b"\n") + (not raw.endswith(b"\n") and bool(raw) and start + len(raw) >= size)
+    ends = raw.count(b"\n")
+    count = ends + (not raw.endswith(b"\n") and bool(raw) and start + len(raw) >= size)
     wanted_all = last is not None and count >= last - first + 1
     truncated = not wanted_all and start + len(raw) < size
     end_line = first + count - 1 if count else None
@@ -102,7 +103,7 @@ def _read_lines(
         "start_line": first if raw else None,
         "end_line": end_line,
         "truncated": truncated,
-        "total_lines": _count_lines(fd, start + len(raw), size, first - 1 + raw.count(b"\n"), raw[-1:]),
+        "total_lines": _count_lines(fd, start + len(raw), size, first - 1 + ends, raw[-1:]),
         "encoding_errors": not _is_utf8(raw),
     }
     if truncated:
@@ -117,6 +118,12 @@ def _take_lines(
 
     If not even one whole line fits, returns the beginning of it.
     """
+    if not numbered:
+        end = len(data) if whole else data.rfind(b"\n") + 1
+        if count is not None and data.count(b"\n", 0, end) >= count:
+            end = _end_of_line(data, count)
+        text = data[:end] if end else _whole_characters(data[: max(1, limit)])
+        return text, text
     parts = data.split(b"\n")  # splitlines would also split at a bare \r
     taken, out_size, out = 0, 0, []
     for number, part in enumerate(parts[:count], first):
@@ -124,7 +131,7 @@ def _take_lines(
         if last_part and (not part or not whole):
             break
         line = part if last_part else part + b"\n"
-        text = b"%6d\t%b" % (number, line) if numbered else line
+        text = b"%6d\t%b" % (number, line)
         if out_size + len(text) > limit:
             break
         out.append(text)
@@ -132,7 +139,7 @@ def _take_lines(
         out_size += len(text)
     if out or not data:
         return data[:taken], b"".join(out)
-    prefix = b"%6d\t" % first if numbered else b""
+    prefix = b"%6d\t" % first
     piece = _whole_characters(parts[0][: max(1, limit - len(prefix))])
     return piece, prefix + piece
 
@@ -156,13 +163,18 @@ def _find_line(fd: int, line: int, size: int) -> tuple[int | None, int | None]:
             missing -= found
             at += len(data)
             continue
-        place = -1
-        for _ in range(missing):
-            place = data.index(b"\n", place + 1)
-        at, missing = at + place + 1, 0
+        at, missing = at + _end_of_line(data, missing), 0
     if at >= size and line > 1:
         return None, line - 1
     return at, None
+
+
+def _end_of_line(data: bytes, line: int) -> int:
+    """Return the offset after the line with this number, counted from 1; ``data`` must have as many."""
+    place = -1
+    for _ in range(line):
+        place = data.index(b"\n", place + 1)
+    return place + 1
 
 
 def _count_lines(fd: int, at: int, size: int, lines: int, ended: bytes) -> int | None:
@@ -178,12 +190,10 @@ def _count_lines(fd: int, at: int, size: int, lines: int, ended: bytes) -> int |
 
 def _pread(fd: int, count: int, offset: int) -> bytes:
     """Return ``count`` bytes, fewer only at the end of the file."""
-    parts: list[bytes] = []
-    while count > 0 and (data := os.pread(fd, min(count, CHUNK), offset)):
-        parts.append(data)
-        count -= len(data)
-        offset += len(data)
-    return b"".join(parts)
+    data = os.pread(fd, count, offset) if count > 0 else b""
+    while len(data) < count and (more := os.pread(fd, count - len(data), offset + len(data))):
+        data += more
+    return data
 
 
 def _whole_characters(data: bytes) -> bytes:
@@ -199,6 +209,8 @@ def _whole_characters(data: bytes) -> bytes:
 
 
 def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
     try:
         codecs.utf_8_decode(data, "strict", True)
     except UnicodeDecodeError:

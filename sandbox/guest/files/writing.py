@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def write(call: Call) -> dict[str, Any]:
     """Handle ``write``: make parents, replace the file in one step, and keep its mode. Raises Fault."""
     path: str = call.args["path"]
-    content = _encode("content", call.args["content"])
+    content = call.args["content"]
+    if isinstance(content, str):  # else it came beside the arguments
+        content = _encode("content", content)
     roots = roots_of(call.place)
     _check_size(call, roots, path, len(content))
     with Replacement(roots, path) as new:

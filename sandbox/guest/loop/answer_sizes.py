@@ -26,17 +26,17 @@ class Answers:
         self._expected[key] = (operation, limit if known else wire.MAX_REPLY)
 
     def pack(self, key: int, fields: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes, bytes]:
-        """Return the reply and its message: these fields and this blob, or a fault if they are too long or cannot be sent."""
+        """Return the reply, and its message without the blob: a fault in its place if it is too long or cannot be sent."""
         operation, limit = self._expected.pop(key, ("", wire.MAX_REPLY))
         try:
-            data = wire.pack_message(fields, blob)
+            data = wire.pack_message(fields)
         except ValueError as error:
             fault = internal_fault(error, operation)
         else:
-            if len(data) <= limit:
+            if len(data) + len(blob) <= limit:
                 return fields, blob, data
             row = OPERATIONS.get(operation)
             effects = "none" if row is not None and row.only_looks else "unknown"
-            fault = Fault("response_too_large", effects=effects, size_bytes=len(data), limit=limit)
+            fault = Fault("response_too_large", effects=effects, size_bytes=len(data) + len(blob), limit=limit)
         fields = {"result": None, "fault": {"code": fault.code, "effects": fault.effects, "fields": fault.fields}}
         return fields, b"", wire.pack_message(fields)

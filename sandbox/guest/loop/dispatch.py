@@ -52,7 +52,7 @@ class Server:
         self._reactor = reactor
         self._in = in_fd
         self._decoder = decoder
-        decoder.taker = egress.taker
+        decoder.taker = self._taker
         self._link = link
         self._processes = processes
         self._requests = requests
@@ -128,7 +128,7 @@ class Server:
         self._entrance = entrance
         if not lease.same_host(call):
             self._requests.forget_host()
-        self._decoder = wire.Decoder(call.nonce, self._egress.taker)
+        self._decoder = wire.Decoder(call.nonce, self._taker)
         self._assembler = wire.Assembler()
         self._broken = False
         self._link.restart(call.nonce, lease.accept(call), entrance.out_fd)
@@ -142,6 +142,10 @@ class Server:
             lease.detached = True
             self._egress.drop_connections(alone=True)
             self._requests.acknowledge(wire.unpack_message(payload)[0].get("acknowledged"))
+
+    def _taker(self, channel: int) -> wire.Taker | None:
+        """Return the function that receives what a DATA frame of the channel carries, or None if it is kept until it is whole."""
+        return self._egress.taker(channel) or self._requests.taker(self._link.key(channel))
 
     def feed(self, data: bytes | memoryview) -> None:
         """Serve the frames in ``data``. Raises WireError."""

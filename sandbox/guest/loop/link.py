@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import threading
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # Bytes that connections may have read and not sent: the pipe takes them in a few milliseconds, and they are the sandbox's memory.
 FLOW_BYTES = 512 * 1024
+# A pipe that is full of one long message gets this size, so that the host takes more at once. The kernel bounds those of a user.
+F_SETPIPE_SZ, WIDE_BYTES, LONG_BYTES = 1031, 512 * 1024, 64 * 1024
 
 
 class Link:
@@ -46,6 +49,7 @@ class Link:
         self._epoch = 0
         self._farewells: dict[int, bytes] = {}
         self._next_fd: int | None = None
+        self._wide_fd = -1  # the descriptor whose pipe was enlarged, or could not be
         self.lost = False
         os.set_blocking(out_fd, False)
 
@@ -64,12 +68,12 @@ class Link:
 
     def message(self, kind: int, key: int, fields: dict[str, Any], blob: bytes = b"") -> None:
         """Send a message; returns at once."""
-        self.send_packed(kind, key, wire.pack_message(fields, blob))
+        self.send_packed(kind, key, wire.pack_message(fields), blob)
 
-    def send_packed(self, kind: int, key: int, data: bytes) -> None:
-        """Send an encoded message; returns at once."""
+    def send_packed(self, kind: int, key: int, data: bytes, blob: bytes = b"") -> None:
+        """Send an encoded message with ``blob`` behind it; returns at once."""
         channel = key & 0xFFFFFFFF
-        self._add(key, ((k, channel, p) for k, p in wire.split_message(kind, data)))
+        self._add(key, ((k, channel, p) for k, p in wire.split_message(kind, data, blob)))
 
     def frame(self, kind: int, key: int, payload: bytes | memoryview = b"") -> None:
         """Send one frame; returns at once."""
@@ -209,12 +213,25 @@ class Link:
             try:
                 sent = os.write(self._fd, self._unsent)
             except BlockingIOError:
-                return
+                if not self._widen():
+                    return
+                continue
             except OSError:
                 self.lost = True
                 self._clear()
                 return
             self._unsent = self._unsent[sent:]
+
+    def _widen(self) -> bool:
+        """Enlarge the full pipe if much is to be sent. Returns whether there may be room now; the lock is held."""
+        if self._wide_fd == self._fd or len(self._unsent) < LONG_BYTES:
+            return False
+        self._wide_fd = self._fd
+        try:
+            fcntl.fcntl(self._fd, F_SETPIPE_SZ, WIDE_BYTES)
+        except OSError:  # no pipe, or the user's share of pipe memory is used up
+            return False
+        return True
 
     def _take_next_fd(self) -> None:
         """Change to the new pipe, if there is one; the lock is held, and no frame is being sent."""

@@ -81,6 +81,11 @@ class Requests:
         """Forget these replies: the host has them."""
         self._unacknowledged.acknowledge(ask_ids)
 
+    def taker(self, key: int) -> wire.Taker | None:
+        """Return the function that receives the body of a request piece by piece, or None if the request has none in a worker."""
+        call = self._calls.get(key)
+        return None if call is None else call.feed
+
     def stream(self, kind: int, key: int, payload: bytes) -> None:
         """Take a DATA, END or CREDIT frame of a request."""
         call, feed = self._calls.get(key), self._feeds.get(key)
@@ -101,7 +106,7 @@ class Requests:
         """Cancel a request that the host has given up."""
         self._cancels.get(key, _nothing)()
 
-    def take(self, key: int, message: bytes) -> None:
+    def take(self, key: int, message: bytes | memoryview) -> None:
         """Take a request and carry it out. Raises WireError."""
         if key in self._calls or key in self._cancels:
             raise wire.WireError("request on a channel that is in use")
@@ -130,6 +135,8 @@ class Requests:
 
     def _carry_out(self, key: int, row: Operation, fields: dict[str, Any], blob: bytes) -> None:
         args = fields["args"]
+        if (name := fields.get("blob_for")) is not None:
+            args[name] = blob
         if row.kind == WORKER:
             if row.fills_disk and self._processes.disk is not None:
                 self._processes.disk.refuse_when_full(str(args.get("path", "")))
@@ -140,14 +147,12 @@ class Requests:
         if row.kind == AT_ONCE:
             self._reply(key, {"result": handler(args)}, b"")
         elif row.kind == COMMAND:
-            self._start_command(key, handler, fields, blob)
+            self._start_command(key, handler, fields)
         elif (cancel := handler(args, self._replier(key))) is not None:  # it has not been answered yet
             self._cancels[key] = cancel
 
-    def _start_command(self, key: int, handler: Callable[..., Any], fields: dict[str, Any], blob: bytes) -> None:
+    def _start_command(self, key: int, handler: Callable[..., Any], fields: dict[str, Any]) -> None:
         args = fields["args"]
-        if fields.get("stdin_blob"):
-            args["stdin"] = blob
         if fields.get("feeds"):
             args["feed"] = self._feeds[key] = InputStream(self._link, key)
         if fields.get("stream"):
@@ -189,7 +194,7 @@ class Requests:
             return False
         if isinstance(known, tuple):
             self._processes.pending_notices.remove(known[0].get("result"))
-            self._link.send_packed(Kind.REPLY, key, self._answers.pack(key, *known)[2])
+            self._send_reply(key, *known)
         elif known:
             self._books[key] = book
         else:
@@ -239,12 +244,17 @@ class Requests:
             self._processes.pending_notices.restore(fields)
         elif news := self._processes.news(result.get("id") if isinstance(result, dict) else None):
             fields["notices"] = [*fields.get("notices", ()), *news]
-        fields, blob, data = self._answers.pack(key, fields, blob)
+        fields, blob = self._send_reply(key, fields, blob)
         book = self._books.pop(key, None)
-        others = [] if book is None else book.store(key, fields, blob)
-        for each in (key, *others):
+        for each in () if book is None else book.store(key, fields, blob):
             self._cancels.pop(each, None)
-            self._link.send_packed(Kind.REPLY, each, data if each == key else self._answers.pack(each, fields, blob)[2])
+            self._send_reply(each, fields, blob)
+
+    def _send_reply(self, key: int, fields: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+        """Send a reply, or a fault in its place if it is too long. Returns what was sent."""
+        fields, blob, message = self._answers.pack(key, fields, blob)
+        self._link.send_packed(Kind.REPLY, key, message, blob)
+        return fields, blob
 
     def _start_worker(self, key: int, row: Operation, args: dict[str, Any]) -> None:
         call = WorkerCall(self._place, args, key, self._link, self._reactor, self._processes)

@@ -151,8 +151,9 @@ class WorkerCall:
         if failed:
             raise failed[0]
 
-    def feed(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes | memoryview) -> None:
         """Take a piece of the body, in the reactor's thread. Raises WireError if the host sends more than it was credited."""
+        chunk = bytes(chunk)  # a view is valid only now
         with self._changed:
             self._incoming.receive(len(chunk))
             if self._incoming.overrun:

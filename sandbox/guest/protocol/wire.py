@@ -100,7 +100,8 @@ class Decoder:
     def __init__(self, nonce: bytes | None, taker: Callable[[int], Taker | None] | None = None) -> None:
         self.nonce = nonce
         self.taker = taker
-        self._buffer = bytearray()
+        self._frame: tuple[int, int, int] | None = None  # kind, channel and length of a frame whose payload is not complete
+        self._buffer = bytearray()  # the beginning of a payload, or else of a header
         self._sequence = 0
         self._take: Taker | None = None
         self._left = 0  # bytes of the payload that ``_take`` still has to receive
@@ -108,11 +109,11 @@ class Decoder:
     @property
     def buffered(self) -> int:
         """How many bytes wait for the rest of their frame; never more than one frame."""
-        return len(self._buffer)
+        return len(self._buffer) + (HEADER.size if self._frame is not None else 0)
 
     @property
     def held(self) -> bytes:
-        """The bytes counted by ``buffered``; after a WireError they start with the invalid ones."""
+        """The bytes that wait for the rest of their header; after a WireError they start with the invalid ones."""
         return bytes(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
@@ -124,19 +125,25 @@ class Decoder:
                 self._left -= len(piece)
                 self._take(piece)
                 continue
-            view = self._collect(view, HEADER.size)
-            if len(self._buffer) < HEADER.size:
-                return
-            kind, channel, length = self._header(view)
-            asked = self.taker if kind == Kind.DATA and length and len(self._buffer) == HEADER.size else None
+            if self._frame is None:
+                view = self._collect(view, HEADER.size)
+                if len(self._buffer) < HEADER.size:
+                    return
+                self._frame = self._header(view)
+                self._buffer.clear()
+            kind, channel, length = self._frame
+            asked = self.taker if kind == Kind.DATA and length and not self._buffer else None
             if asked is not None and (take := asked(channel)) is not None:
                 self._take, self._left = take, length
                 self._end_frame()
                 continue
-            view = self._collect(view, HEADER.size + length)
-            if len(self._buffer) < HEADER.size + length:
-                return
-            payload = bytes(memoryview(self._buffer)[HEADER.size :])
+            if not self._buffer and len(view) >= length:  # usually: all of it is here, and copied once
+                payload, view = bytes(view[:length]), view[length:]
+            else:
+                view = self._collect(view, length)
+                if len(self._buffer) < length:
+                    return
+                payload = bytes(self._buffer)
             self._end_frame()
             yield kind, channel, payload
 
@@ -147,6 +154,7 @@ class Decoder:
         return view[missing:]
 
     def _end_frame(self) -> None:
+        self._frame = None
         self._buffer.clear()
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
 
@@ -184,7 +192,7 @@ def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = Fal
     return _LENGTH.pack(len(encoded)) + encoded + blob
 
 
-def unpack_message(data: bytes, *, exact: bool = False) -> tuple[dict[str, Any], bytes]:
+def unpack_message(data: bytes | memoryview, *, exact: bool = False) -> tuple[dict[str, Any], bytes]:
     """Return the fields and the blob of a message. Raises WireError for anything but one JSON object in UTF-8.
 
     Surrogates in its texts cannot be displayed or encoded later: only ``exact`` allows them.
@@ -194,7 +202,7 @@ def unpack_message(data: bytes, *, exact: bool = False) -> tuple[dict[str, Any],
     (length,) = _LENGTH.unpack_from(data)
     if length > len(data) - _LENGTH.size:
         raise WireError("message shorter than it says")
-    encoded = data[_LENGTH.size : _LENGTH.size + length]
+    encoded = bytes(data[_LENGTH.size : _LENGTH.size + length])
     try:
         fields = _JSON.decode(encoded.decode("utf-8", "surrogatepass" if exact else "strict"))
         if not exact and (b"\\ud" in encoded or b"\\uD" in encoded):
@@ -203,7 +211,7 @@ def unpack_message(data: bytes, *, exact: bool = False) -> tuple[dict[str, Any],
         raise WireError("message is not JSON") from error
     if not isinstance(fields, dict):
         raise WireError("message is not an object")
-    return fields, data[_LENGTH.size + length :]
+    return fields, bytes(data[_LENGTH.size + length :])
 
 
 def _reject_number(name: str) -> None:
@@ -213,13 +221,21 @@ def _reject_number(name: str) -> None:
 _JSON = json.JSONDecoder(parse_constant=_reject_number)
 
 
-def split_message(kind: int, message: bytes) -> Iterator[tuple[int, memoryview]]:
-    """Yield the frames (kind, payload) that carry ``message``: PARTs, then one of its own kind."""
-    view = memoryview(message)
-    while len(view) > MAX_PAYLOAD:
-        yield Kind.PART, view[:MAX_PAYLOAD]
-        view = view[MAX_PAYLOAD:]
-    yield kind, view
+def split_message(kind: int, message: bytes, blob: bytes = b"") -> Iterator[tuple[int, bytes | memoryview]]:
+    """Yield the frames (kind, payload) that carry ``message`` and ``blob`` behind it: PARTs, then one of its own kind.
+
+    The same as for a message that was packed with its blob, which a long one is not copied for.
+    """
+    if len(message) + len(blob) <= MAX_PAYLOAD:
+        yield kind, message + blob
+        return
+    rest = memoryview(message)
+    for then in (memoryview(blob), None):
+        while len(rest) > MAX_PAYLOAD or (rest and then):
+            yield Kind.PART, rest[:MAX_PAYLOAD]
+            rest = rest[MAX_PAYLOAD:]
+        rest = then or rest
+    yield kind, rest
 
 
 class Assembler:
@@ -243,10 +259,13 @@ class Assembler:
         parts += payload
         return True
 
-    def finish(self, channel: int, payload: bytes) -> bytes:
+    def finish(self, channel: int, payload: bytes) -> bytes | memoryview:
         """Return the whole message that ends with ``payload``."""
         parts = self._parts.pop(channel, None)
-        return payload if parts is None else bytes(parts) + payload
+        if parts is None:
+            return payload
+        parts += payload
+        return memoryview(parts)
 
     def drop(self, channel: int) -> None:
         """Forget the parts collected for ``channel``."""

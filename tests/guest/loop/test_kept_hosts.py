@@ -116,7 +116,7 @@ def test_a_request_cut_anywhere_is_carried_out_once(board: Switchboard, count: i
     host = board.first_host()
     board.pass_up = count
     stdin = b"line\n" * 200_000
-    fields, _ = host.run("echo x >> ran; wc -l", blob=stdin, blob_is_stdin=True)
+    fields, _ = host.run("echo x >> ran; wc -l", blob=stdin, blob_for="stdin")
     assert fields["result"]["output_bytes"] == len(b"200000\n")
     assert ran(board) == 1
     host.close()

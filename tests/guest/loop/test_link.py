@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import threading
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-from sandbox.guest.loop.link import Link
+from sandbox.guest.loop.link import WIDE_BYTES, Link
 from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Decoder, Kind
@@ -73,8 +74,20 @@ def test_sending_never_blocks_and_a_long_message_holds_up_no_short_one(pipe: Pip
     pipe.link.message(Kind.REPLY, 2, {"short": True})
     frames = pipe.frames(22)
     places = [channel for _, channel, _ in frames]
-    assert places.index(2) <= 2
+    assert places.index(2) <= 2 + WIDE_BYTES // wire.MAX_PAYLOAD  # the message's head, and what the pipe holds
     assert [kind for kind, channel, _ in frames if channel == 1] == [Kind.PART] * 20 + [Kind.REPLY]
+    pipe.end()
+
+
+def test_a_pipe_becomes_wide_once_a_long_message_fills_it(pipe: Pipe) -> None:
+    before = fcntl.fcntl(pipe.write_end, fcntl.F_GETPIPE_SZ)
+    for _ in range(100):
+        pipe.link.message(Kind.REPLY, 1, {}, bytes(1000))
+    assert fcntl.fcntl(pipe.write_end, fcntl.F_GETPIPE_SZ) == before  # many short ones are no reason
+    pipe.frames(100)
+    pipe.link.message(Kind.REPLY, 2, {}, bytes(2 * wire.MAX_PAYLOAD))
+    assert fcntl.fcntl(pipe.write_end, fcntl.F_GETPIPE_SZ) == WIDE_BYTES
+    pipe.frames(3)
     pipe.end()
 
 

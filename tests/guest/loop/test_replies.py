@@ -57,7 +57,7 @@ class _Link:
     def reaches(self, _key: int) -> bool:
         return True
 
-    def send_packed(self, _kind: int, _key: int, data: bytes) -> None:
+    def send_packed(self, _kind: int, _key: int, data: bytes, _blob: bytes) -> None:
         self.replies.append((threading.current_thread().name, wire.unpack_message(data)[0]))
         if len(self.replies) == self._last:
             self._reactor.stop()

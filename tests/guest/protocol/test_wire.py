@@ -116,6 +116,19 @@ def test_long_messages_are_split_and_put_together(size: int) -> None:
     assert assembler.finish(7, bytes(parts[-1][1])) == message
 
 
+@pytest.mark.parametrize("head", [1, 5000, wire.MAX_PAYLOAD, wire.MAX_PAYLOAD + 1])
+@pytest.mark.parametrize("size", [0, 1, wire.MAX_PAYLOAD - 1, wire.MAX_PAYLOAD, 3 * wire.MAX_PAYLOAD + 1])
+def test_a_message_and_its_blob_are_cut_without_a_copy_of_the_blob(head: int, size: int) -> None:
+    message, blob = b"h" * head, b"b" * size
+    parts = list(wire.split_message(Kind.REPLY, message, blob))
+    assert b"".join(payload for _, payload in parts) == message + blob
+    assert [kind for kind, _ in parts] == [Kind.PART] * (len(parts) - 1) + [Kind.REPLY]
+    assert all(0 < len(payload) <= wire.MAX_PAYLOAD for _, payload in parts)
+    for _, payload in parts if size > wire.MAX_PAYLOAD else ():
+        assert isinstance(payload, memoryview)
+        assert payload.obj is message or payload.obj is blob
+
+
 def test_an_assembler_holds_no_more_than_its_limit() -> None:
     assembler = Assembler(10)
     assembler.add(1, b"12345")

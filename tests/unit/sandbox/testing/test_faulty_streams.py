@@ -92,7 +92,7 @@ def test_garbled_on_the_way_to_the_guest() -> None:
         host.open({"place": {}}, 5)
         message = len(
             wire.pack_message(
-                {"operation": "read", "args": {}, "stdin_blob": False, "stream": False, "feeds": False, "request_id": None,
+                {"operation": "read", "args": {}, "blob_for": None, "stream": False, "feeds": False, "request_id": None,
                  "max_reply_bytes": wire.MAX_REPLY}
             )
         )
