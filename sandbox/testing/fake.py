@@ -271,7 +271,7 @@ class ScriptedTransport(Transport):
         def answer() -> tuple[dict[str, Any], bytes]:
             if operation not in _ON_FILES:
                 return self._answer(operation, args, blob, watch)
-            reply = self._reach().request(operation, args, body=body, sink=sink, **call)
+            reply = self._reach().request(operation, args, blob=blob, body=body, sink=sink, **call)
             return _as_the_user(reply) if operation == "stat" else reply
 
         return answer() if request_id is None else self._answer_once(request_id, (operation, args, blob), answer)
