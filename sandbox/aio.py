@@ -83,16 +83,16 @@ class AsyncEnvironment(GeneratedCoroutines):
         await self._call(self.environment.start)
         return self
 
-    async def close(self) -> None:
-        """Close the environment; may be called more than once."""
+    async def close(self, *, wait: bool = False) -> None:
+        """Close the environment, see ``SandboxedEnvironment.close``; may be called more than once."""
         try:
-            await asyncio.to_thread(self.environment.close)
+            await asyncio.to_thread(partial(self.environment.close, wait=True) if wait else self.environment.close)
         finally:
             self._pool.shutdown(wait=False)
             self._waiters.shutdown(wait=False)
 
     async def remove(self) -> None:
-        """End the sandbox, also a kept one, which ``close`` leaves running; may be called more than once."""
+        """See ``SandboxedEnvironment.remove``; may be called more than once."""
         try:
             await asyncio.to_thread(self.environment.remove)
         finally:

@@ -66,7 +66,13 @@ class Backend(Protocol):
         """Compare what the guest read back from its kernel with what was asked; open a second way for bytes if there is one."""
 
     def close(self, *, detach: bool) -> None:
-        """Remove the sandbox, or leave it running; release everything else. May be called more than once."""
+        """End the sandbox, or leave it running; release everything else. May be called more than once.
+
+        What takes time to remove may be removed later, in the background.
+        """
+
+    def wait_until_gone(self) -> None:
+        """Wait until nothing is left of a sandbox that ``close`` ended; a failure is logged."""
 
     def outlives_close(self) -> bool:
         """Return whether a started sandbox stays when its environment is closed."""

@@ -117,6 +117,7 @@ class ErrorCode(StrEnum, metaclass=_Codes):
     start_failed = "start_failed"
     host_disk_full = "host_disk_full"
     host_descriptor_limit = "host_descriptor_limit"
+    capacity = "capacity"
     setup_failed = "setup_failed"
     invalid_limits = "invalid_limits"
     invalid_configuration = "invalid_configuration"

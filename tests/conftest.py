@@ -82,7 +82,7 @@ def docker_env() -> Iterator[Callable[..., DockerEnvironment]]:
 
     yield make
     for env in made:
-        env.close()
+        env.close(wait=True)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def living() -> Iterator[Callable[..., DockerEnvironment]]:
 
     yield sandbox
     for env in made:
-        env.close()
+        env.close(wait=True)
 
 
 @pytest.fixture
@@ -118,9 +118,11 @@ def nothing_is_left() -> Iterator[None]:
         return
     from sandbox.docker.engine.client import connect
     from sandbox.docker.engine.events import SANDBOX_LABEL
+    from sandbox.docker.remover import remover
 
     client = connect()
     try:
+        remover.wait(10)
         labels = [SANDBOX_LABEL, f"dev.gamebox.pid={os.getpid()}"]
         left = [found["Names"] for found in client.api.containers(all=True, filters={"label": labels})]
     finally:

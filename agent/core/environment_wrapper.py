@@ -79,8 +79,8 @@ class WrappedEnvironment(Environment):
     def resume(self) -> None:
         self.inner.resume()
 
-    def close(self) -> None:
-        self.inner.close()
+    def close(self, *, wait: bool = False) -> None:
+        self.inner.close(wait=True) if wait else self.inner.close()  # an inner one of others may know no ``wait``
 
     def remove(self) -> None:
         self.inner.remove()

@@ -97,13 +97,13 @@ class EquippedEnvironment(LayeredEnvironment):
             sections.update(kit.describe())
         return sections
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = False) -> None:
         """Close the kits, then the environment."""
         try:
             for kit in self.kits:
                 kit.close()
         finally:
-            self.inner.close()
+            super().close(wait=wait)
 
 
 class _Objections(Layer):

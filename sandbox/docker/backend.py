@@ -23,13 +23,16 @@ from sandbox.docker.container.shortcut import take_shortcut
 from sandbox.docker.container.stream import AttachStream
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
+from sandbox.docker.engine.turns import turns
 from sandbox.docker.images.images import ensure_image
 from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, forget_runtime
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep
 from sandbox.docker.kept.owners import Ownership
+from sandbox.docker.remover import Removal, remover
 from sandbox.environment.sandboxed import COMMANDS
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.interrupts import Shield
 from sandbox.limits import Limits
 from sandbox.network.services.names import for_guest
 from sandbox.pipe.transport import Transport
@@ -70,7 +73,9 @@ class DockerBackend:
         self._image_env: list[str] = []
         self.kept: Kept | None = None
         self._ownership: Ownership | None = None
-        self._creating = self._take_over = self._taken_over = False
+        self._creating = self._take_over = self._taken_over = self._runs = False
+        self._is_paused: Callable[[], bool] = lambda: False
+        self._removal: Removal | None = None
 
     def attach_to(self, found: Kept, *, take_over: bool) -> None:
         """Be the backend of a sandbox that another process made, instead of making one; before ``open``."""
@@ -80,6 +85,7 @@ class DockerBackend:
     # Open
 
     def open(self, request: StartRequest) -> GuestStream:
+        self._is_paused = request.is_paused
         if self.attached and self.kept is not None:
             return self._attach(self.kept, request)
         client = self._engine_that_fits()
@@ -120,13 +126,14 @@ class DockerBackend:
         runtime = ensure_runtime(client, report=self._report)
         with translated():
             image_env: list[str] = client.api.inspect_image(image_id)["Config"].get("Env") or []
-        disk = self._disk = prepare(client, self._limits, self._profile, container.WORKSPACE, self.name)
-        try:
-            if self._spec.workspace is not None:
-                fitting.check_workspace(Path(self._spec.workspace), disk.workspace_bytes)
-            runtime, stream = self._create(client, image_id, runtime, disk, request)
-        finally:
-            disk.release()
+        with turns.turn():
+            disk = self._disk = prepare(client, self._limits, self._profile, container.WORKSPACE, self.name)
+            try:
+                if self._spec.workspace is not None:
+                    fitting.check_workspace(Path(self._spec.workspace), disk.workspace_bytes)
+                runtime, stream = self._create(client, image_id, runtime, disk, request)
+            finally:
+                disk.release()
         self._runtime, self._image_env = runtime, image_env
         if request.stands_by:
             waiting.note(self.name)
@@ -200,11 +207,12 @@ class DockerBackend:
                 self._creating = False
             self.stream = reaching.attach_stream(client, self.container_id)
             client.api.start(self.container_id)
+            self._runs = True
         return self.stream
 
     def _undo_create(self) -> None:
         """Remove the container of a failed start, and let go of the pipe to it."""
-        stream, self.stream = self.stream, None
+        stream, self.stream, self._runs = self.stream, None, False
         if stream is not None:
             stream.release()
         remove(self.name)
@@ -242,22 +250,40 @@ class DockerBackend:
         return not self._taken_over
 
     def close(self, *, detach: bool) -> None:
-        ownership, self._ownership = self._ownership, None
-        stream, self.stream = self.stream, None
-        gone = False
-        try:
+        with Shield():  # after a Ctrl-C, too: a sandbox that is still there can be attached to, or removed by the next call
+            ownership, self._ownership = self._ownership, None
+            stream, self.stream = self.stream, None
             for each in (*self._cut_streams, *([] if stream is None else [stream])):
                 each.release()
             self._cut_streams = []
             begun = self._creating or self.container_id is not None
-            if begun and (not detach or self._is_dead(0)):
-                has_volumes = self._disk is not None and bool(self._disk.mounts)
-                remove(self.name, may_appear=self._creating, has_volumes=has_volumes)
-            gone = not detach
+            if begun and self._removal is None and (not detach or self._is_dead(0)):
+                self._removal = self._begin_removal(ownership)
+            elif ownership is not None:
+                ownership.release(gone=not detach)
             waiting.forget(self.name)
-        finally:  # after a Ctrl-C, too: a sandbox that is still there can be attached to, or removed by the next call
+
+    def _begin_removal(self, ownership: Ownership | None) -> Removal:
+        """Have the remover finish what the end of the stream has begun: the guest ends, and the engine removes its container."""
+
+        def release(gone: bool) -> None:
             if ownership is not None:
                 ownership.release(gone=gone)
+
+        ends_itself = self._runs and self.kept is None and not self._is_paused()
+        has_volumes = self._disk is not None and bool(self._disk.mounts)
+        events = self._events if ends_itself else None
+        closed = Removal(self.name, self.container_id or "", release, events, self._creating, has_volumes)
+        try:
+            remover.add(closed)
+        except BaseException:  # no thread can be started
+            release(False)
+            raise
+        return closed
+
+    def wait_until_gone(self) -> None:
+        if self._removal is not None:
+            self._removal.wait()
 
     # Death
 

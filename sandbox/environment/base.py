@@ -303,12 +303,12 @@ class Environment(OperationMethods, StateMethods):
         """Make the environment ready; does nothing the second time."""
         return self
 
-    def close(self) -> None:
-        """Release what the environment holds; may be called more than once."""
+    def close(self, *, wait: bool = False) -> None:
+        """Release what the environment holds; may be called more than once. ``wait`` also waits until nothing is left of it."""
 
     def remove(self) -> None:
-        """End the sandbox, also a kept one, which ``close`` leaves running."""
-        self.close()
+        """End the sandbox, also a kept one, which ``close`` leaves running, and wait until it is gone."""
+        self.close(wait=True)
 
     def pause(self) -> None:
         """Stop everything in the sandbox until ``resume``. Raises SandboxError if there is no sandbox that can be stopped."""

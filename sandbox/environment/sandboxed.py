@@ -173,7 +173,7 @@ class SandboxedEnvironment(Environment):
             self._services.finish()
         except BaseException:
             self._detaches = self.backend.attached  # one that is to be kept is not left by a start that failed
-            self.close()
+            self.close(wait=True)
             raise
 
     def _connect(self) -> Transport:
@@ -284,10 +284,12 @@ class SandboxedEnvironment(Environment):
         """Return whether nothing is in the workspace at the start."""
         return False
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = False) -> None:
         """End the sandbox and everything in it, or leave a kept one running; may be called more than once.
 
-        Does nothing in a process that was forked from the one that made the environment.
+        Returns when the sandbox has been told to end. What is left of it is removed in the background, for which the end of the
+        interpreter waits up to 10 s; ``wait`` waits until it is gone, also after an earlier ``close``. Does nothing in a process
+        that was forked from the one that made the environment.
         """
         if forks.forked_since(self._pid):
             return
@@ -296,7 +298,9 @@ class SandboxedEnvironment(Environment):
         self._standing_by = None
         with contextlib.ExitStack() as ending:  # each of them whatever becomes of the others; the last comes first
             ending.callback(self._at_close)
-            ending.callback(self._services.close)
+            if wait:
+                ending.callback(self.backend.wait_until_gone)
+            ending.callback(self._services.close, wait=wait)
             ending.callback(self.backend.close, detach=self._detaches)
             ending.callback(self.state.history.close)
             ending.callback(self._network.end)
@@ -307,13 +311,13 @@ class SandboxedEnvironment(Environment):
                 transport.close(detach=self._detaches)
 
     def remove(self) -> None:
-        """End the sandbox and everything in it, also a kept one; may be called more than once.
+        """End the sandbox and everything in it, also a kept one, and wait until it is gone; may be called more than once.
 
         One that another orchestrator took over is left to that. Raises SandboxError ``sandbox_owned`` where one attached to it
         since ``close``.
         """
         self._detaches = not self.backend.claim_removal(left=self._closed and self._detaches)
-        self.close()
+        self.close(wait=True)
 
     def _live(self) -> Transport:
         """Return the transport of a sandbox that is in use. Raises SandboxError."""

@@ -40,8 +40,8 @@ class SideGroup(Protocol):
     def finish(self) -> None:
         """Wait until all are ready. Raises SandboxError."""
 
-    def close(self) -> None:
-        """End those that were started here."""
+    def close(self, *, wait: bool = False) -> None:
+        """End those that were started here; ``wait`` waits until they are gone."""
 
     def connectors(self) -> Mapping[tuple[str, int], Connector]:
         """Return how each is reached."""
@@ -175,10 +175,10 @@ class SandboxServices:
         if self._side is not None:
             self._side.finish()
 
-    def close(self) -> None:
-        """End the side services. May be called more than once."""
+    def close(self, *, wait: bool = False) -> None:
+        """End the side services; ``wait`` waits until they are gone. May be called more than once."""
         if self._side is not None:
-            self._side.close()
+            self._side.close(wait=wait)
 
     # Words
 

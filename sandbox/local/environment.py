@@ -210,6 +210,9 @@ class LocalBackend:
             folders.remove(self.temporary)
             self.temporary = None
 
+    def wait_until_gone(self) -> None:
+        """Does nothing: ``close`` waited."""
+
     def outlives_close(self) -> bool:
         return False
 

@@ -94,12 +94,12 @@ class FakeEnvironment(SandboxedEnvironment):
         self._was_started = True
         return super().start()
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = False) -> None:
         """End the environment; may be called more than once. ``files`` stays as it is now."""
         if not forked_since(self._pid):
             with contextlib.suppress(OSError):  # a file without the right to read it
                 self._files_at_end = self.files
-        super().close()
+        super().close(wait=wait)
 
     def _summary(self) -> tuple[str, ...]:
         found = super()._summary()

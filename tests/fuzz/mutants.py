@@ -225,6 +225,9 @@ class NoBackend:
     def close(self, *, detach: bool) -> None:
         """Do nothing: there is nothing to release."""
 
+    def wait_until_gone(self) -> None:
+        """Do nothing: there is nothing to wait for."""
+
     def outlives_close(self) -> bool:
         """See ``Backend``."""
         return False

@@ -85,7 +85,7 @@ def test_a_container_that_ends(engine: OwnEngine, fault: str, limits: Limits, tm
     assert at - died[0] < 2.0
     if fault != "removed":  # as ``docker rm -f`` does it: without the volumes
         assert engine.nothing_is_left()  # without close()
-    within(2.0, env.close)
+    within(2.0, lambda: env.close(wait=True))
     assert engine.nothing_is_left()
     assert (tmp_path / "file").read_text() == "acknowledged"
 
@@ -163,7 +163,7 @@ def test_a_container_that_is_paused(engine: OwnEngine) -> None:
         assert env.read("file").unwrap().content == "acknowledged"
         assert eventually(lambda: env.logs(going).unwrap().content == "went on\n")
         connect().api.pause(env.container_id)
-        within(3.0, env.close)
+        within(3.0, lambda: env.close(wait=True))
     assert engine.nothing_is_left()
 
 

@@ -60,7 +60,7 @@ def test_death_at_rest(docker_env: MAKE, ending: str) -> None:
     ):
         repeated, _ = within(0.25, again)
         assert (repeated.code, repeated.error) == (answer.code, answer.error)
-    within(2.0, env.close)
+    within(2.0, lambda: env.close(wait=True))
     assert not exists(container)
 
 
@@ -116,14 +116,14 @@ def test_a_paused_sandbox_is_said_to_be_paused(docker_env: MAKE) -> None:
     connect().api.unpause(container)
     assert env.run("echo back").unwrap().output == "back\n"  # given up in the middle of a frame, and whole all the same
     connect().api.pause(container)
-    within(3.0, env.close)
+    within(3.0, lambda: env.close(wait=True))
     assert not exists(container)
 
 
 def test_twenty_lives_leave_nothing() -> None:
     """Neither containers nor volumes nor descriptors nor threads."""
     for _ in range(6):
-        DockerEnvironment(limits=SMALL).start().close()  # what is made once, connections to the engine too, is made now
+        DockerEnvironment(limits=SMALL).start().close(wait=True)  # what is made once, connections to the engine too, is made now
     client = connect()
     names: list[str] = []
     gc.collect()
@@ -137,7 +137,7 @@ def test_twenty_lives_leave_nothing() -> None:
         if count % 5 == 4:
             client.api.kill(env.container_id)
         env.close()
-        env.close()
+        env.close(wait=True)
     gc.collect()
     assert not [c for c in made if exists(c)]
     assert eventually(lambda: threading.active_count() <= threads)

@@ -205,7 +205,7 @@ def test_a_removal_that_fails_at_first_is_tried_again(proxy: EngineProxy) -> Non
     env = DockerEnvironment(IMAGE, limits=SMALL).start()
     proxy.answer("remove", 500, "device or resource busy")
     threading.Timer(1.0, proxy.heal).start()
-    within(3.0, env.close)
+    within(3.0, lambda: env.close(wait=True))
     assert eventually(lambda: env.backend.name not in str(connect().api.containers(all=True)))
 
 

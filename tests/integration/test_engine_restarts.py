@@ -96,7 +96,7 @@ def test_an_engine_that_is_restarted(own: OwnEngine) -> None:
     assert any(word in answer.error for word in ("killed from outside", "Engine is gone")), answer.error
     assert took < 2.0 + 2.0  # the engine's own end is part of it
     own.start()
-    within(2.0, env.close)
+    within(2.0, lambda: env.close(wait=True))
     assert own.nothing_is_left()
     assert works()
 
@@ -107,7 +107,7 @@ def test_an_engine_that_is_killed(own: OwnEngine) -> None:
     print(f"seconds: {took:.2f}")
     assert "Engine is gone" in answer.error, answer.error
     assert took < 2.0
-    within(5.0, env.close)
+    within(5.0, lambda: env.close(wait=True))
     with pytest.raises(SandboxError) as refused:
         DockerEnvironment(IMAGE, limits=SMALL).start()
     assert refused.value.code is ErrorCode.engine_unavailable
@@ -130,7 +130,7 @@ def test_a_restart_under_live_restore(restoring: OwnEngine, how: str) -> None:
     restoring.start()
     assert swept(restoring, 10)  # without close()
     assert not os.path.exists(f"/proc/{guest}")
-    within(2.0, env.close)
+    within(2.0, lambda: env.close(wait=True))
     assert works()
 
 
@@ -184,7 +184,7 @@ def test_closing_while_the_engine_stands_still(own: OwnEngine) -> None:
     env = DockerEnvironment(IMAGE, limits=SMALL).start()
     own.freeze()
     try:
-        within(12.0, env.close)
+        within(12.0, lambda: env.close(wait=True))
     finally:
         own.thaw()
     assert own.nothing_is_left()

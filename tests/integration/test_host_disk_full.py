@@ -92,7 +92,7 @@ def test_while_a_sandbox_runs_in_memory(own: OwnEngine) -> None:
         spilled = env.run("seq 100000", keep_output_bytes=100).unwrap()
         assert spilled.spill_path is not None
         assert env.read("after", start_line=1, end_line=1).unwrap().content == "1\n"
-        within(3.0, env.close)
+        within(3.0, lambda: env.close(wait=True))
 
 
 def test_while_a_sandbox_runs_on_a_file_system_of_its_own(own: OwnEngine) -> None:
@@ -110,7 +110,7 @@ def test_while_a_sandbox_runs_on_a_file_system_of_its_own(own: OwnEngine) -> Non
         assert not env.upload(archive(), "tree").ok
         assert env.run("wc -c < before").unwrap().output.strip() == str(4 * MIB)
         assert env.run("echo alive").unwrap().output == "alive\n"
-        within(5.0, env.close)
+        within(5.0, lambda: env.close(wait=True))
 
 
 def test_while_a_sandbox_runs_on_a_disk_that_is_only_measured(own: OwnEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -388,7 +388,7 @@ def test_a_pause_does_not_count(keep: bool) -> None:
 def test_a_paused_sandbox_can_be_closed_and_a_kept_one_then_runs_on(kept: Callable[..., DockerEnvironment]) -> None:
     env = DockerEnvironment(IMAGE, limits=SMALL).start()
     env.pause()
-    env.close()
+    env.close(wait=True)
     assert gone(env.container_id)
     env = kept()
     env.pause()

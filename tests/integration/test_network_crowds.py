@@ -241,7 +241,7 @@ def test_sixty_sandboxes_at_once_take_nothing_of_the_hosts_network(pages: Server
         assert not {env.container_id for env in envs} & _on_the_bridge()
     finally:
         with ThreadPoolExecutor(4) as closers:
-            list(closers.map(lambda env: env.close(), envs))
+            list(closers.map(lambda env: env.close(wait=True), envs))
 
 
 def _firewall() -> str:

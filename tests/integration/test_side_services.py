@@ -242,7 +242,7 @@ def test_they_end_with_the_sandbox_they_stand_beside(docker_env: Make) -> None:
     env = docker_env(limits=SMALL, services={"one": service("one", 1000), "two": service("two", 2000)})
     threads = threading.active_count()
     assert len(sandboxes() - before) == 3
-    env.close()
+    env.close(wait=True)
     assert sandboxes() == before
     assert eventually(lambda: threading.active_count() < threads)
     env.close()

@@ -74,13 +74,13 @@ def engine_address() -> str:
     return f"unix://{own if own.exists() and not system.exists() else system}"
 
 
-def connect(timeout_seconds: int = 60) -> docker.DockerClient:
-    """Return a client of the engine at `engine_address()`, made once per process and timeout.
+def connect(timeout_seconds: int = 60, address: str | None = None) -> docker.DockerClient:
+    """Return a client of the engine at ``address``, by default `engine_address()`, made once per process and timeout.
 
     ``timeout_seconds`` bounds every read from the engine. Raises SandboxError: engine_unavailable,
     engine_permission_denied, engine_timeout, invalid_configuration.
     """
-    address = engine_address()
+    address = address or engine_address()
     key = (address, timeout_seconds, os.getpid())  # a fork must not share sockets with its parent
 
     def make() -> docker.DockerClient:
@@ -119,7 +119,7 @@ def _check_socket(address: str, timeout_seconds: int) -> None:
 def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerClient:
     """Return a client without asking the engine anything."""
     try:
-        if os.environ.get("DOCKER_HOST"):
+        if os.environ.get("DOCKER_HOST") == address:
             # Reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH as well.
             made = docker.DockerClient.from_env(version=version, timeout=timeout_seconds, max_pool_size=_POOL_SIZE)
         else:

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ class Fate:
 
     exit_code: int | None = None
     died: bool = False
+    removed: bool = False
     oom_at: float | None = None
     killed_by_engine: bool = False
 
@@ -58,8 +60,10 @@ class EngineEvents:
             if self._problem is not None:
                 raise self._problem
 
-    def fate(self, container_id: str, timeout_seconds: float) -> Fate:
-        """Return the events of a container, after waiting up to ``timeout_seconds`` for its death."""
+    def fate(
+        self, container_id: str, timeout_seconds: float, until: Callable[[Fate], bool] = lambda fate: fate.died
+    ) -> Fate:
+        """Return the events of a container, after waiting up to ``timeout_seconds`` for its death, or for ``until``."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             with (
@@ -68,7 +72,7 @@ class EngineEvents:
             ):  # a Ctrl-C could leave the Condition locked, which every sandbox of this process needs
                 fate = self._fates.get(container_id, Fate())
                 left = deadline - time.monotonic()
-                if fate.died or not self.alive or left <= 0:
+                if until(fate) or not self.alive or left <= 0:
                     return fate
                 self._changed.wait(min(left, TURN_SECONDS))
 
@@ -104,7 +108,7 @@ class EngineEvents:
     def _take(self, event: dict[str, Any]) -> None:
         actor = event.get("Actor") or {}
         container_id, action = actor.get("ID"), str(event.get("Action", "")).partition(":")[0]
-        if not container_id or action not in {"oom", "kill", "die"}:
+        if not container_id or action not in {"oom", "kill", "die", "destroy"}:
             return
         with self._changed:
             fate = self._fates.setdefault(container_id, Fate())
@@ -112,6 +116,8 @@ class EngineEvents:
                 fate.oom_at = time.monotonic()
             elif action == "kill":
                 fate.killed_by_engine = True
+            elif action == "destroy":  # after its volumes, and when its name is free
+                fate.removed = True
             else:
                 fate.died = True
                 code = (actor.get("Attributes") or {}).get("exitCode", "")

@@ -20,9 +20,6 @@ from sandbox.network.services.side_service import SideService
 
 from .running_service import RunningService, started
 
-# Sandboxes that are made or removed at once: an engine gets no faster with more.
-TOGETHER = 4
-
 
 class ServiceGroup:
     """Side services by name; a context manager. A RunningService among them belongs to another group, and is only reached.
@@ -59,6 +56,7 @@ class ServiceGroup:
         self._running = {name: each for name, each in services.items() if isinstance(each, RunningService)}
         self._lock = threading.Lock()
         self._made: list[DockerEnvironment] = []
+        self._ended: list[DockerEnvironment] = []
         self._starts: dict[str, Future[RunningService]] = {}
         self._closed = False
         self._reported: set[str] = set()
@@ -73,9 +71,8 @@ class ServiceGroup:
         if not self._to_start or self._starts or self._closed:
             return
         pool = ThreadPoolExecutor(len(self._to_start), thread_name_prefix="gamebox-beside")
-        turns = threading.BoundedSemaphore(TOGETHER)
         for name, service in self._to_start.items():
-            self._starts[name] = pool.submit(started, name, service, self._report, self._take, turns)
+            self._starts[name] = pool.submit(started, name, service, self._report, self._take)
         pool.shutdown(wait=False)
 
     def finish(self) -> None:
@@ -89,21 +86,24 @@ class ServiceGroup:
         except CancelledError as error:  # by ``close``, before its thread began
             raise _closed() from error
 
-    def close(self) -> None:
-        """End all services that were started here. May be called more than once."""
+    def close(self, *, wait: bool = False) -> None:
+        """End all services that were started here; ``wait`` waits until they are gone. May be called more than once."""
         with self._lock:
             self._closed = True
             made = list(self._made)
         starts = list(self._starts.values())
         for start in starts:
             start.cancel()
-        if made:
-            with ThreadPoolExecutor(TOGETHER, thread_name_prefix="gamebox-beside") as pool:
-                list(pool.map(lambda environment: environment.close(), made))
-            self._made = []  # not earlier: after a Ctrl-C the next call ends those that are left
+        for environment in made:
+            environment.close()
+        self._ended += made
+        self._made = []  # not earlier: after a Ctrl-C the next call ends those that are left
         for start in starts:  # those that were being made see that they are not wanted
             if not start.cancelled():
                 start.exception()
+        if wait:
+            for environment in self._ended:
+                environment.close(wait=True)
 
     def _take(self, environment: DockerEnvironment) -> None:
         self._hidden.followed_by(environment.hidden)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -127,22 +126,18 @@ def started(
     service: SideService,
     report: Callable[[str], None],
     made: Callable[[DockerEnvironment], None],
-    turns: AbstractContextManager[Any],
 ) -> RunningService:
     """Start a service and wait until it is ready; ``made`` gets its sandbox when that is started, and may refuse it by raising.
-
-    The sandbox is made within ``turns``: an engine gets no faster by more at once.
 
     Raises SandboxError that names the service; NotReadyError with the end of its output.
     """
     try:
-        with turns:
-            client = connect()
-            image_id = ensure_image(client, service.image, report=report)
-            start = read_image_start(client, service.image, image_id, service.user)
-            environment = service_environment(service, start.user, report)
-            environment.start()
-            made(environment)
+        client = connect()
+        image_id = ensure_image(client, service.image, report=report)
+        start = read_image_start(client, service.image, image_id, service.user)
+        environment = service_environment(service, start.user, report)
+        environment.start()
+        made(environment)
         running = RunningService(name, service, environment, _begun(environment, service, start))
         running.wait_until_ready()
         running.watch()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sandbox import DockerEnvironment, ErrorCode, Limits, LocalEnvironment, SandboxError, SideService
-from sandbox.docker import backend as docker_backend
 from sandbox.docker.backend import DockerBackend
 from sandbox.docker.container.profiles import find_profile
+from sandbox.docker.remover import remover
 from sandbox.docker.services.group import ServiceGroup
 from sandbox.docker.spec import SandboxSpec
 from sandbox.environment.sandboxed import SandboxedEnvironment
@@ -93,13 +93,13 @@ class Ownership:
 def test_a_kept_sandbox_whose_removal_ctrl_c_ended_is_owned_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """It held the lock until the process ended: nobody else could attach to it or remove it."""
 
-    def interrupted(*_: object, **__: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     backend = DockerBackend(SandboxSpec(keep=True), find_profile("default"), Limits(), {}, print)
     backend.container_id, ownership = "a" * 64, Ownership()
     monkeypatch.setattr(backend, "_ownership", ownership)
-    monkeypatch.setattr(docker_backend, "remove", interrupted)
+    monkeypatch.setattr(remover, "add", fails)
     with pytest.raises(KeyboardInterrupt):
         backend.close(detach=False)
     assert ownership.released == [False]
