@@ -1,4 +1,4 @@
-"""DockerBackend: one sandbox in a container, made or found again, and reached through the engine's attach stream."""
+"""DockerBackend: one sandbox in a container, made or found again, and reached through the engine or past it."""
 
 from __future__ import annotations
 
@@ -232,12 +232,13 @@ class DockerBackend:
             self._events = watch(connect())
 
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
-        """See ``Backend``. The way to a kept sandbox stays the engine's, which outlives this process."""
-        if self.attached or self._disk is None or self.container_id is None or self.stream is None:
+        """See ``Backend``."""
+        if self._disk is None or self.container_id is None or self.stream is None:
             return
-        if self.kept is None:
-            take_shortcut(connect(), self.container_id, facts.get("pipes"), transport, self.stream)
-        enforcement.check(self._limits, self._disk, container.places(self._limits), facts)
+        self.stream.ends_with_engine = self.kept is None
+        take_shortcut(connect(), self.container_id, facts.get("pipes"), transport, self.stream)
+        if not self.attached:
+            enforcement.check(self._limits, self._disk, container.places(self._limits), facts)
 
     # Close
 
@@ -247,7 +248,8 @@ class DockerBackend:
     def claim_removal(self, *, left: bool) -> bool:
         if left and not self._taken_over:
             self._ownership = reaching.claimed_again(self.name)
-        return not self._taken_over
+        # The guest's word that another one took it over may not have been read yet.
+        return not self._taken_over and (self._ownership is None or self._ownership.holds)
 
     def close(self, *, detach: bool) -> None:
         with Shield():  # after a Ctrl-C, too: a sandbox that is still there can be attached to, or removed by the next call

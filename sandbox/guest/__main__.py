@@ -17,7 +17,6 @@ from .commands.spawner import Spawner, become_reaper
 from .folders import prepare_folders
 from .loop.context import Place
 from .loop.reactor import Reactor
-from .loop.shortcut import Shortcut
 from .protocol import wire
 
 TYPE_CHECKING = False
@@ -43,9 +42,7 @@ def main() -> None:
     except _MALFORMED_HELLO as error:
         _refuse(error)
     out_fd = _take_pipe()
-    shortcut = None
     if isolated:
-        shortcut = Shortcut() if hello.get("keep") is None else None
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         os.setgroups([])
         prepare_folders(hello.get("disk") or {}, place)
@@ -54,7 +51,7 @@ def main() -> None:
     reactor = Reactor()
     spawner = Spawner(reactor, place, isolated)
     try:
-        processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest, shortcut)
+        processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest)
     except _MALFORMED_HELLO as error:  # a limit is missing, for example
         _refuse(error)
     code = reactor.run()
@@ -76,7 +73,6 @@ def _serve(
     out_fd: int,
     hello: dict[str, Any],
     rest: list[tuple[int, int, bytes]],
-    shortcut: Shortcut | None,
 ) -> Processes:
     """Connect the parts, answer the HELLO and serve the frames in ``rest``, which came right behind it."""
     from .commands.processes import Processes
@@ -101,12 +97,10 @@ def _serve(
     requests = Requests(reactor, link, place, processes, workers)
     listens = bool(hello["isolated"]) and place.limits.get("network") != "bridge"
     egress = Egress(reactor, link, processes, workers, listens, hello.get("names"), wire.INPUT_FD)
-    server = Server(
-        reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]), shortcut
-    )
+    server = Server(reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]))
     _reap_orphans(reactor)
     facts = read_enforced_limits([os.fsencode(folder) for folder in disk.get("bounded", ())])
-    link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **({} if shortcut is None else shortcut.offer())})
+    link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **server.offer_shortcut()})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
     return processes

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from sandbox import operations as op
+from sandbox.docker.container import shortcut
+from sandbox.docker.container.stream import AttachStream
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.reattach import Call, answer_prefix
@@ -30,9 +33,13 @@ RECONNECT_SECONDS = 10.0
 
 
 class Switchboard:
-    """A real guest process; ``attach`` answers a stream to it. ``pass_up`` are the bytes that still reach the guest (None: all)."""
+    """A real guest process; ``attach`` answers a stream to it. ``pass_up`` are the bytes that still reach the guest (None: all).
 
-    def __init__(self, keep_seconds: float = 60.0) -> None:
+    If ``framed``, the streams are those of an engine, and their hosts go past it.
+    """
+
+    def __init__(self, keep_seconds: float = 60.0, framed: bool = False) -> None:
+        self.framed = framed
         self.token = secrets.token_bytes(32)
         self.keep_seconds = keep_seconds
         self._folder = tempfile.TemporaryDirectory(prefix="gamebox-switchboard-")
@@ -41,7 +48,7 @@ class Switchboard:
             env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.defpath}, start_new_session=True,
         )  # fmt: skip
         self.attached: list[socket.socket] = []
-        self._streams: list[SocketStream] = []
+        self._streams: list[SocketStream | AttachStream] = []
         self._threads: list[threading.Thread] = []
         self._ends: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -49,14 +56,18 @@ class Switchboard:
         self.pass_down: int | None = None
         self._start(self._down)
 
-    def attach(self) -> SocketStream:
+    def connect(self) -> socket.socket:
+        """Return another connection to the guest."""
         ours, theirs = socket.socketpair()
         with self._lock:
             self.attached.append(theirs)
-        stream = SocketStream(ours)
-        self._streams.append(stream)
         self._ends.append(theirs)
         self._start(self._up, theirs)
+        return ours
+
+    def attach(self) -> SocketStream | AttachStream:
+        stream = AttachStream(self.connect()) if self.framed else SocketStream(self.connect())
+        self._streams.append(stream)
         return stream
 
     def _start(self, work: Callable[..., None], *args: Any) -> None:
@@ -93,7 +104,7 @@ class Switchboard:
                 listening = list(self.attached)
             for each in listening:
                 with contextlib.suppress(OSError):
-                    each.sendall(data)
+                    each.sendall((struct.pack(">BxxxI", 1, len(data)) if self.framed else b"") + data)
             if self.pass_down == 0:
                 self.cut()
 
@@ -101,7 +112,7 @@ class Switchboard:
     def first_host(self, **options: Any) -> Host:
         """The host that makes the sandbox."""
         host = Host(self, self.attach(), **options)
-        host.open(self.hello(), 20)
+        host.greet(self.hello())
         return host
 
     def another_host(self, flags: int = 0, where: bytes = WHERE, seconds: float = 5.0) -> Host:
@@ -110,7 +121,7 @@ class Switchboard:
         stream = self.attach()
         rest = call_guest(stream, self.token, Call(nonce, bytes(8), where, flags), time.monotonic() + seconds)
         host = Host(self, stream, nonce=nonce, received=rest)
-        host.open({}, 5)
+        host.greet({})
         return host
 
     def hello(self) -> dict[str, Any]:
@@ -150,6 +161,8 @@ class Switchboard:
 class Host(Transport):
     """A transport that calls the guest again when it is cut."""
 
+    goes_past = True
+
     def __init__(self, board: Switchboard, stream: ByteStream, **options: Any) -> None:
         self.seconds = board.keep_seconds
         self.answer_prefix = answer_prefix(board.token)
@@ -157,6 +170,15 @@ class Host(Transport):
         self.resumed = 0
         self.give_up_seconds = RECONNECT_SECONDS
         super().__init__(stream, explained, keep=self, **options)
+
+    def greet(self, hello: dict[str, Any]) -> None:
+        """Greet the guest, and go past the engine if there is one."""
+        facts = self.open(hello, 20)
+        if isinstance(self._stream, AttachStream) and self.goes_past:
+            self._stream.ends_with_engine = False
+            pipes = shortcut.open_guest_pipes(self.board.guest.pid, "", facts["pipes"])
+            assert pipes is not None
+            shortcut.switch(pipes, self, self._stream)
 
     def resume(self, replaces: bytes, nonce: bytes, reason: str, detail: str) -> tuple[ByteStream, bytes]:
         self.resumed += 1

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
+from sandbox.docker import backend
 from sandbox.docker.container import shortcut
 from sandbox.docker.engine.client import connect
 from sandbox.testing import EngineProxy
@@ -47,38 +49,37 @@ def test_a_sandbox_of_this_machine_has_it(sandbox: DockerEnvironment) -> None:
     assert sandbox.run("cat long.txt", keep_output_bytes=1 << 20).unwrap().stdout == text
 
 
-def inodes(pid: int) -> list[object]:
-    return [os.stat(f"/proc/{pid}/fd/{number}").st_ino for number in (3, 5)]
-
-
-def waiting_for_its_host(env: DockerEnvironment) -> tuple[int, list[object]]:
-    """Process id of a guest that still offers its pipe, and the inodes of its pipes."""
-    pid = guest_pid(env)
-    return pid, inodes(pid)
-
-
-def test_nothing_else_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("keep", [False, True])
+def test_nothing_else_is_opened(monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
+    offered: list[Any] = []
+    monkeypatch.setattr(backend, "take_shortcut", lambda client, ident, pipes, *_: offered.append(pipes))
     with EngineProxy() as proxy:
         monkeypatch.setenv("DOCKER_HOST", proxy.address)
-        with DockerEnvironment(limits=SMALL) as env:
-            (pid, pipes), ident = waiting_for_its_host(env), env.container_id
+        env = DockerEnvironment(limits=SMALL, keep=keep).start()
+        try:
+            pid, pipes, ident = guest_pid(env), offered[0], env.container_id
+            (_, into), (_, out_of) = pipes
             found = shortcut.open_guest_pipes(pid, ident, pipes)
             assert found is not None
             for each in found:
                 os.close(each)
             assert shortcut.open_guest_pipes(pid, "f" * 64, pipes) is None  # the number is another container's
-            assert shortcut.open_guest_pipes(pid, ident, [pipes[1], pipes[0]]) is None  # not the pipes that the guest speaks of
-            assert shortcut.open_guest_pipes(pid, ident, [pipes[0], None]) is None
+            # Not the pipes that the guest speaks of.
+            assert shortcut.open_guest_pipes(pid, ident, [[pipes[0][0], out_of], [pipes[1][0], into]]) is None
             assert shortcut.open_guest_pipes(pid, ident, [pipes[0], pipes[0]]) is None
+            for wrong in (None, 3, [], [pipes[0]], [into, out_of], [pipes[0], None], [pipes[0], ["5", out_of]], [[-1, into]] * 2):
+                assert shortcut.open_guest_pipes(pid, ident, wrong) is None
             assert shortcut.open_guest_pipes(os.getpid(), ident, pipes) is None
             with subprocess.Popen(["true"]) as gone:
                 gone.wait()
             assert shortcut.open_guest_pipes(gone.pid, ident, pipes) is None
             before = descriptors()
             for _ in range(20):
-                shortcut.open_guest_pipes(pid, ident, [pipes[0], 1])
+                shortcut.open_guest_pipes(pid, ident, [pipes[0], [pipes[1][0], 1]])
             assert left_open(before, 5) == []
             assert env.run("echo hi").unwrap().stdout == "hi\n"
+        finally:
+            env.remove()
 
 
 @pytest.mark.parametrize("kind", ["file", "named pipe"])
@@ -92,7 +93,8 @@ def test_no_file_in_the_place_of_a_pipe_is_opened(kind: str, tmp_path: Path) -> 
             assert other.stdout is not None
             other.stdout.readline()
             group = Path(f"/proc/{other.pid}/cgroup").read_text().strip()
-            assert shortcut.open_guest_pipes(other.pid, group[-3:], inodes(other.pid)) is None
+            pipes = [[number, os.stat(f"/proc/{other.pid}/fd/{number}").st_ino] for number in (3, 5)]
+            assert shortcut.open_guest_pipes(other.pid, group[-3:], pipes) is None
         finally:
             other.kill()
 
@@ -103,14 +105,6 @@ def test_another_socket_of_the_engine_is_respected(monkeypatch: pytest.MonkeyPat
         with DockerEnvironment(limits=SMALL) as env:
             assert not takes_it(env)
             assert env.run("echo hi").unwrap().stdout == "hi\n"
-
-
-def test_a_kept_sandbox_goes_without(tmp_path: Path) -> None:
-    env = DockerEnvironment(limits=SMALL, keep=True).start()
-    try:
-        assert not takes_it(env)
-    finally:
-        env.remove()
 
 
 def test_the_end_of_the_stream_alone_ends_the_guest() -> None:

@@ -1,8 +1,8 @@
 """Open the guest's pipes directly, past the engine and its shim, if this process is root on the guest's machine.
 
-The input is the same pipe as before; the output is a second one, which the guest made for this. Bytes are then copied once into a
-pipe and not five times, and no other process wakes up on the way. Only for an engine behind its usual socket: another socket may be
-a proxy that watches or stops the traffic.
+The output is a second pipe, which the guest made for this; the input is the same pipe as before, or for a kept sandbox another one,
+too. Bytes are then copied once into a pipe and not five times, and no other process wakes up on the way. Only for an engine behind
+its usual socket: another socket may be a proxy that watches or stops the traffic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import docker
 
 from sandbox.docker.engine.client import translated
 from sandbox.errors import SandboxError
-from sandbox.guest.protocol.wire import INPUT_FD, SHORTCUT_FD
 from sandbox.pipe.transport import Transport
 
 from .stream import AttachStream
@@ -30,22 +29,26 @@ def take_shortcut(
 ) -> None:
     """Switch ``transport`` from ``stream`` to the guest's own pipes, if possible; otherwise it goes on, more slowly.
 
-    ``pipes`` are the inodes of the pipes, as the guest's HELLO gives them.
+    ``pipes`` are the descriptors and inodes of the pipes, as the guest's HELLO gives them.
     """
-    if not (isinstance(pipes, list) and len(pipes) == 2) or os.geteuid() != 0 or not _has_usual_socket(client):
+    if os.geteuid() != 0 or not _has_usual_socket(client):
         return
     with contextlib.suppress(SandboxError), translated():
         pid = int(client.api.inspect_container(container_id)["State"]["Pid"])
-        found = open_guest_pipes(pid, container_id, pipes)
-        if found is None:
-            return
-        into, out_of = found
-        if not transport.sender.reroute(lambda: stream.bypass_engine(into)):
-            os.close(into)
-            os.close(out_of)
-            return
-        stream.offer_output(out_of)
-        transport.switch_output(stream.switch_output)
+        switch(open_guest_pipes(pid, container_id, pipes), transport, stream)
+
+
+def switch(pipes: tuple[int, int] | None, transport: Transport, stream: AttachStream) -> None:
+    """Switch ``transport`` to the pipes that ``open_guest_pipes`` has opened."""
+    if pipes is None:
+        return
+    into, out_of = pipes
+    if not transport.sender.reroute(lambda: stream.bypass_engine(into)):
+        os.close(into)
+        os.close(out_of)
+        return
+    stream.offer_output(out_of)
+    transport.switch_output(stream.switch_output)
 
 
 def _has_usual_socket(client: docker.DockerClient) -> bool:
@@ -56,12 +59,15 @@ def _has_usual_socket(client: docker.DockerClient) -> bool:
     )
 
 
-def open_guest_pipes(pid: int, container_id: str, inodes: list[object]) -> tuple[int, int] | None:
+def open_guest_pipes(pid: int, container_id: str, named: object) -> tuple[int, int] | None:
     """Open a guest's input for writing and its output for reading, both non-blocking. Returns None if they are not there.
 
-    ``pid`` is from the engine's namespace, which may be another one, and may not be the guest: some runtimes run the guest in a
-    virtual machine or another kernel below that process.
+    ``named`` is what the guest says of them: ``[[descriptor, inode], [descriptor, inode]]``. ``pid`` is from the engine's
+    namespace, which may be another one, and may not be the guest: some runtimes run the guest in a virtual machine or another
+    kernel below that process.
     """
+    if not isinstance(named, list) or len(named) != 2 or not all(map(_names_a_pipe, named)):
+        return None
     with contextlib.suppress(OSError), contextlib.ExitStack() as held:
         process = os.pidfd_open(pid)
         held.callback(os.close, process)
@@ -69,7 +75,7 @@ def open_guest_pipes(pid: int, container_id: str, inodes: list[object]) -> tuple
             return None
         pipes: list[int] = []
         device = _device_of_pipes()
-        for number, inode in zip((INPUT_FD, SHORTCUT_FD), inodes, strict=True):
+        for number, inode in named:
             # Opened as a path first: opening a device may have an effect.
             pipes.append(os.open(f"/proc/{pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC))
             held.callback(os.close, pipes[-1])
@@ -77,7 +83,7 @@ def open_guest_pipes(pid: int, container_id: str, inodes: list[object]) -> tuple
             # A named pipe is refused, too: it may lie where only root can write.
             if not stat.S_ISFIFO(state.st_mode) or (state.st_dev, state.st_ino) != (device, inode):
                 return None
-        if inodes[0] == inodes[1] or _ended(process):
+        if named[0][1] == named[1][1] or _ended(process):
             return None
         into = os.open(f"/proc/self/fd/{pipes[0]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -85,6 +91,10 @@ def open_guest_pipes(pid: int, container_id: str, inodes: list[object]) -> tuple
         except OSError:
             os.close(into)
     return None
+
+
+def _names_a_pipe(named: object) -> bool:
+    return isinstance(named, list) and len(named) == 2 and all(isinstance(number, int) for number in named)
 
 
 def _device_of_pipes() -> int:

@@ -38,8 +38,11 @@ _STDOUT, _STDERR = 1, 2
 class AttachStream:
     """Implements ``transport.ByteStream`` on the result of docker-py's ``attach_socket``.
 
-    The engine puts an 8-byte header before each piece of output. Pieces of stderr are logged, up to a bound.
+    The engine puts an 8-byte header before each piece of output. Pieces of stderr are logged, up to a bound. Without
+    ``ends_with_engine``, a stream that bypasses the engine goes on when the engine's has ended.
     """
+
+    ends_with_engine = True
 
     def __init__(self, attached: Any) -> None:
         self._attached = attached  # keeps the HTTP response alive, which would close the socket
@@ -62,6 +65,7 @@ class AttachStream:
         self._output: int | None = None
         self._offered: int | None = None
         self._wide = False
+        self._other_end: socket.socket | None = None  # of the socket that replaces the engine's
         self._close_lock = threading.Lock()
         self._closed = False
         release_in_children(self)
@@ -134,14 +138,30 @@ class AttachStream:
                 return None
             if self._output is not None and (output := self._read(self._output)) is not None:
                 return output
-            size = self._socket.recv_into(self._buffer)
+            try:
+                size = self._socket.recv_into(self._buffer)
+            except OSError:
+                if self.ends_with_engine or self._output is None:
+                    raise
+                size = 0
             if not size:
-                return b""
+                if self.ends_with_engine or self._output is None or self._closed:
+                    return b""
+                self._go_on_alone()
+                continue
             output = self._unwrap(self._buffer[:size])
             self._grow(size)
             if output and self._output is None:
                 return output
         return b""
+
+    def _go_on_alone(self) -> None:
+        """Put another socket in the place of the engine's, which has ended: silent until ``close`` shuts it down."""
+        ours, self._other_end = socket.socketpair()
+        with self._close_lock:
+            if not self._closed:
+                os.dup2(ours.fileno(), self._socket.fileno(), inheritable=False)
+        ours.close()
 
     def _read(self, fd: int) -> bytes | None:
         """Read the second output. Returns None if only the engine's stream has data. At the end, waits for the last of stderr."""
@@ -151,7 +171,7 @@ class AttachStream:
             return None
         if not size:
             self._poll.unregister(fd)
-            until = time.monotonic() + LAST_WORDS_SECONDS
+            until = time.monotonic() + (LAST_WORDS_SECONDS if self._other_end is None else 0.0)
             while (left := until - time.monotonic()) > 0 and self._poll.poll(left * 1000):
                 if not (more := self._socket.recv_into(self._buffer)):
                     break
@@ -180,6 +200,8 @@ class AttachStream:
         """Close the descriptors. Call it when no thread uses the stream any more."""
         self.close()
         self._socket.close()
+        if self._other_end is not None:
+            self._other_end.close()
         for fd in (self._input, self._output, self._offered):
             if fd is not None:
                 os.close(fd)

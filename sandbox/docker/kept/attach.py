@@ -17,7 +17,7 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest.protocol import wire
-from sandbox.guest.protocol.reattach import OWNER_DEAD, TAKE_OVER, Call, answer_prefix
+from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, TAKE_OVER, Call, answer_prefix
 from sandbox.pipe.reattaching import ByteStream, NoAnswerError, call_guest
 from sandbox.readers import attach, phrased
 
@@ -166,7 +166,7 @@ def take(
         raise _owned(kept, str(before) if before is not None else "another process of this host")
     dead = OWNER_DEAD if before is not None and not before.alive else 0
     nonce = secrets.token_bytes(wire.NONCE_BYTES)
-    call = Call(nonce, bytes(wire.NONCE_BYTES), owners.where(), TAKE_OVER if take_over else dead)
+    call = Call(nonce, NO_NONCE, owners.where(), TAKE_OVER if take_over else dead)
     try:
         with translated():
             if client.api.inspect_container(kept.container_id)["State"].get("Paused"):

@@ -50,6 +50,11 @@ class Ownership:
         self._record = Owner(os.getpid(), socket.gethostname(), boot_id(), time.time())
         _write(descriptor, self._record)
 
+    @property
+    def holds(self) -> bool:
+        """Whether no other process has seized it."""
+        return self._descriptor is not None and _is_at(_path(self._ident), self._descriptor)
+
     def release(self, *, gone: bool = False) -> None:
         """Give up the ownership; ``gone`` says that the sandbox no longer exists. May be called more than once."""
         descriptor, self._descriptor = self._descriptor, None

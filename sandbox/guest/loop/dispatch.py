@@ -33,7 +33,8 @@ class Server:
     """Serve a host until the pipe ends, the bytes on it violate the protocol, or the lease runs out.
 
     A kept sandbox (its lease is a KeptLease) serves one host after another: commands, sessions and stored replies stay; what is
-    sent to the channels of an earlier host is dropped. Invalid bytes are dropped until a host calls.
+    sent to the channels of an earlier host is dropped. Invalid bytes are dropped until a host calls. A host that goes past the
+    engine has an entrance of its own, whose end says that it has left or died.
     """
 
     def __init__(
@@ -47,7 +48,6 @@ class Server:
         egress: Egress,
         lease: Lease,
         isolated: bool,
-        shortcut: Shortcut | None = None,
     ) -> None:
         self._reactor = reactor
         self._in = in_fd
@@ -58,11 +58,13 @@ class Server:
         self._requests = requests
         self._egress = egress
         self._assembler = wire.Assembler()
-        self._shortcut = shortcut
         self._lease = lease
         self._kept_lease = lease if isinstance(lease, KeptLease) else None
+        self._has_shortcut = isolated or self._kept_lease is not None
+        self._shortcut: Shortcut | None = None  # until the host has asked for an answer there
         self._broken = self._late = False
         self._entrance: Entrance | None = None
+        self._offered: Entrance | None = None  # until the host sends there
         if self._kept_lease is None:
             self._buffer = memoryview(bytearray(READ_BYTES))
             os.set_blocking(in_fd, False)
@@ -105,13 +107,37 @@ class Server:
             print(f"the pipe is broken: {error}", file=sys.stderr)
             self._reactor.stop()
 
-    def _on_input(self, entrance: Entrance, piece: bytes | Call | None) -> None:
+    def offer_shortcut(self) -> dict[str, Any]:
+        """Return the fields of a HELLO that offer the host pipes past the engine, in place of those offered before."""
+        if not self._has_shortcut:
+            return {}
+        self._withdraw_shortcut()
+        shortcut = self._shortcut = Shortcut(own_input=self._kept_lease is not None)
+        if self._entrance is not None:
+            self._offered = self._entrance.beside(shortcut.in_fd, shortcut.out_fd)
+        return shortcut.offer
+
+    def _withdraw_shortcut(self) -> None:
+        if self._shortcut is not None:
+            self._shortcut.release()
+        if self._offered is not None:
+            self._offered.close()
+        self._shortcut = self._offered = None
+
+    def _on_input(self, entrance: Entrance, piece: bytes | memoryview | Call | None) -> None:
         """Handle what arrived at an entrance of a kept sandbox."""
         lease = self._kept_lease
         if lease is None:
             return
+        if entrance is self._offered and self._shortcut is not None:  # its host has opened both pipes
+            self._shortcut.release()
+            self._entrance, self._offered = entrance, None
         if piece is None:
             self._link.hang_up(entrance.out_fd)
+            if entrance is self._entrance and entrance.ends_with_host:
+                lease.vacate()
+                self._egress.drop_connections(alone=True)
+                self._requests.end_streams()
         elif isinstance(piece, Call):
             if lease.accepts(piece):
                 self._change_host(lease, piece, entrance)
@@ -125,6 +151,7 @@ class Server:
                 self._link.frame(Kind.DETACH, self._link.key(0))  # makes the host call
 
     def _change_host(self, lease: KeptLease, call: Call, entrance: Entrance) -> None:
+        self._withdraw_shortcut()
         self._entrance = entrance
         if not lease.same_host(call):
             self._requests.forget_host()
@@ -137,7 +164,7 @@ class Server:
 
     def _kept_frame(self, lease: KeptLease, kind: int, key: int, payload: bytes) -> None:
         if kind == Kind.HELLO:
-            self._link.message(Kind.HELLO, key, greeting())
+            self._link.message(Kind.HELLO, key, {**greeting(), **self.offer_shortcut()})
         elif kind == Kind.DETACH:
             lease.detached = True
             self._egress.drop_connections(alone=True)
@@ -168,8 +195,10 @@ class Server:
             self._requests.cancel(key)
         elif kind == Kind.PING:
             self._link.frame(Kind.PONG, key, payload[:64])
-        elif kind == Kind.ROUTE and self._shortcut is not None:
-            self._shortcut.take(self._link)
+        elif kind == Kind.ROUTE and self._shortcut is not None and self._offered is None:
+            self._link.reroute(self._shortcut.out_fd)
+            self._shortcut.release()  # so that only the host reads from it
+            self._shortcut = None
         elif self._kept_lease is not None:
             self._kept_frame(self._kept_lease, kind, key, payload)
 

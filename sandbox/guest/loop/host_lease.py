@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
-from ..protocol.reattach import OWNER_DEAD, SILENT_SECONDS, TAKE_OVER, Call, answer_prefix
+from ..protocol.reattach import NO_NONCE, OWNER_DEAD, SILENT_SECONDS, TAKE_OVER, Call, answer_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+
+# A call is repeated through another entrance, and may arrive there after another host's.
+MOST_PAST_NONCES = 64
 
 
 class Lease:
@@ -38,6 +43,7 @@ class KeptLease(Lease):
         self.token = token
         self._prefix = answer_prefix(token)
         self._nonce = nonce
+        self._past_nonces: deque[bytes] = deque(maxlen=MOST_PAST_NONCES)
         self._where = where
         self.detached = False
 
@@ -45,10 +51,22 @@ class KeptLease(Lease):
         """Return whether the sandbox has no host: it detached, or was silent for too long."""
         return self.detached or time.monotonic() - self.last_heard >= SILENT_SECONDS
 
+    def vacate(self) -> None:
+        """Note that the host is gone for certain: any other may come now, and has the whole time of the lease."""
+        self.detached = True
+        self.renew()
+
     def accepts(self, call: Call) -> bool:
-        """Return whether the caller may become the host: there is none, it is the current one, or it may take over."""
+        """Return whether the caller may become the host: there is none, it is the current one, or it may take over.
+
+        A host that has lost the sandbox to another does not get it back by calling again, even when that one has left.
+        """
+        if self.same_host(call):
+            return True
+        if call.replaces != NO_NONCE or call.nonce in self._past_nonces:
+            return False
         dead = bool(call.flags & OWNER_DEAD) and call.where == self._where
-        return bool(self.alone() or self.same_host(call) or dead or call.flags & TAKE_OVER)
+        return bool(self.alone() or dead or call.flags & TAKE_OVER)
 
     def same_host(self, call: Call) -> bool:
         """Return whether the current host calls: its stream was cut, or it calls twice because the answer was late."""
@@ -56,6 +74,8 @@ class KeptLease(Lease):
 
     def accept(self, call: Call) -> bytes:
         """Make the caller the host. Returns the answer to its call."""
+        if call.nonce != self._nonce:
+            self._past_nonces.append(self._nonce)
         self._nonce, self._where, self.detached = call.nonce, call.where, False
         self.renew()
         return self._prefix + call.nonce

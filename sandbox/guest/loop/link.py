@@ -125,6 +125,9 @@ class Link:
                 self._leave(self._fd, bytes(self._unsent) + answer)
                 self._unsent = memoryview(self._farewells.pop(out_fd, b""))
                 self._reactor.unwatch(out_fd)
+            if self._next_fd is not None:  # the earlier host will read from there, once it has read the rest
+                self._leave(self._next_fd, answer)
+                self._next_fd = None
             self._fd = out_fd
             self._unsent = memoryview(bytes(self._unsent) + answer)
             self._nonce, self._sequence = nonce, 0
@@ -137,7 +140,7 @@ class Link:
 
     def _leave(self, fd: int, farewell: bytes) -> None:
         """Stop serving the host at ``fd``. It learns from ``farewell``, once it reads again, that it has lost the sandbox."""
-        if self._watched:
+        if self._watched and fd == self._fd:
             self._reactor.unwatch(fd)
             self._watched = False
         if fd >= 0:
@@ -164,6 +167,9 @@ class Link:
                 self._reactor.unwatch(out_fd)
             if out_fd == self._fd:
                 self._fd, self._watched, self.lost = -1, False, True
+                self._clear()
+            elif out_fd == self._next_fd:  # what is being sent on the old pipe is finished for the next host
+                self._next_fd, self.lost = None, True
                 self._clear()
 
     def _add(self, key: int, frames: Iterator[tuple[int, int, bytes | memoryview]]) -> None:

@@ -1,4 +1,4 @@
-"""A pipe for the guest's output that a host on the same machine may open itself; see ``sandbox/docker/container/shortcut``."""
+"""Pipes past the engine that a host on the same machine may open itself; see ``sandbox/docker/container/shortcut``."""
 
 from __future__ import annotations
 
@@ -6,30 +6,23 @@ import os
 
 from ..protocol import wire
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from .link import Link
-
 
 class Shortcut:
-    """The pipe. Make it before anything else opens descriptors: the host finds its reading end by number, and checks its inode."""
+    """A pipe for the guest's output and, with ``own_input``, one for its input; ``offer`` tells the host where to find them.
 
-    def __init__(self) -> None:
-        self._write: int | None = None
-        read, write = os.pipe2(os.O_CLOEXEC)
-        if read != wire.SHORTCUT_FD:
-            os.dup2(read, wire.SHORTCUT_FD, inheritable=False)
-            os.close(read)
-        self._write = write
-        self._inode = os.fstat(write).st_ino
+    An ordinary sandbox goes on to read its standard input, whose end is its own end. That of a kept sandbox never ends: it gets a
+    pipe for each host, which ends with that host and carries no bytes of another one.
+    """
 
-    def offer(self) -> dict[str, list[int]]:
-        """Return the field of the HELLO that offers it: the inodes of the pipes that the host would write to and read from."""
-        return {"pipes": [os.fstat(wire.INPUT_FD).st_ino, self._inode]}
+    def __init__(self, own_input: bool) -> None:
+        read, self.out_fd = os.pipe2(os.O_CLOEXEC)
+        self.in_fd, self._held = wire.INPUT_FD, [read]
+        if own_input:
+            self.in_fd, write = os.pipe2(os.O_CLOEXEC)
+            self._held.append(write)
+        self.offer = {"pipes": [[fd, os.fstat(fd).st_ino] for fd in (self.in_fd, read)]}
 
-    def take(self, link: Link) -> None:
-        """Write to it from now on: the host has opened it. The frame that says so is the last one on the old pipe."""
-        write, self._write = self._write, None
-        if write is not None:
-            link.reroute(write)
-            os.close(wire.SHORTCUT_FD)  # so that only the host reads from it
+    def release(self) -> None:
+        """Close the host's ends, which kept the pipes alive until it has opened them: from now on they end with the host."""
+        while self._held:
+            os.close(self._held.pop())

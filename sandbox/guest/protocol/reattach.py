@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES = 32
 TAKE_OVER, OWNER_DEAD = 1, 2
+NO_NONCE = bytes(8)
 # A host that was silent for this long is gone: it pings after 30 s of silence.
 SILENT_SECONDS = 75.0
 _BODY = struct.Struct(">8s8s8sB")
@@ -33,7 +34,10 @@ _LEAST_HELD = 8
 
 
 class Call:
-    """A host's request to serve a sandbox under ``nonce``, in place of the host that used the nonce ``replaces``."""
+    """A host's request to serve a sandbox under ``nonce``.
+
+    ``replaces`` is the nonce that the same host used until its stream was cut, NO_NONCE if it has not been the host before.
+    """
 
     __slots__ = ("flags", "nonce", "replaces", "where")
 

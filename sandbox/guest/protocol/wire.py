@@ -38,9 +38,8 @@ FLOW_CHUNK = 128 * 1024 - HEADER.size
 # Channels that the guest opens have the highest bit set.
 GUEST_CHANNELS = 0x80000000
 NONCE_BYTES = 8
-# The guest's descriptors of the pipe once it has answered a host, and the one that a host may read instead of the second
-# (see ``shortcut``).
-INPUT_FD, OUTPUT_FD, SHORTCUT_FD = 3, 4, 5
+# The guest's descriptors of the pipe once it has answered a host.
+INPUT_FD, OUTPUT_FD = 3, 4
 # A request carries at most one written text (8 MiB, six times that in the worst JSON escapes) and a few fields.
 MAX_MESSAGE = 64 * 1024 * 1024
 # The longest reply that a host accepts, unless the request names another limit.

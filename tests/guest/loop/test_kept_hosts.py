@@ -17,7 +17,7 @@ from sandbox import operations as op
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.guest.loop import host_lease as keeping
 from sandbox.guest.protocol.constants import LEASE_OVER
-from sandbox.guest.protocol.reattach import CALL_BYTES, OWNER_DEAD, TAKE_OVER, Call, CallFinder
+from sandbox.guest.protocol.reattach import CALL_BYTES, NO_NONCE, OWNER_DEAD, TAKE_OVER, Call, CallFinder
 from sandbox.pipe.reattaching import NoAnswerError
 from sandbox.pipe.watching import CancelToken, Watch
 from tests.guest.switchboard import Switchboard
@@ -354,7 +354,7 @@ def test_which_host_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     keeper = keeping.KeptLease(TOKEN, 3600.0, b"present8", b"this8888")
 
-    def asks(replaces: bytes = b"other888", where: bytes = b"that8888", flags: int = 0) -> bool:
+    def asks(replaces: bytes = NO_NONCE, where: bytes = b"that8888", flags: int = 0) -> bool:
         return keeper.accepts(Call(b"newnonce", replaces, where, flags))
 
     assert not asks()
@@ -366,4 +366,10 @@ def test_which_host_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] += 74
     assert not asks()
     now[0] += 2
+    assert asks()
+    assert not asks(replaces=b"other888"), "it has lost the sandbox to another"
+    keeper.accept(Call(b"nextone8", NO_NONCE, b"this8888", 0))
+    assert not keeper.accepts(Call(b"present8", NO_NONCE, b"this8888", TAKE_OVER)), "it was read late"
+    assert not asks()
+    keeper.vacate()
     assert asks()
