@@ -143,7 +143,7 @@ class Server:
                 self._change_host(lease, piece, entrance)
         elif entrance is self._entrance and not self._broken:
             try:
-                self.feed(piece)
+                self._feed_own(piece)
                 lease.renew()
             except wire.WireError as error:
                 print(f"the host is not understood: {error}", file=sys.stderr)
@@ -173,6 +173,15 @@ class Server:
     def _taker(self, channel: int) -> wire.Taker | None:
         """Return the function that receives what a DATA frame of the channel carries, or None if it is kept until it is whole."""
         return self._egress.taker(channel) or self._requests.taker(self._link.key(channel))
+
+    def _feed_own(self, data: bytes | memoryview) -> None:
+        """Serve this host's frames in ``data``. The engine may have held bytes of an earlier host until now. Raises WireError."""
+        while data:
+            try:
+                self.feed(data)
+                return
+            except wire.ForeignNonceError:
+                data = self._decoder.skip_foreign()
 
     def feed(self, data: bytes | memoryview) -> None:
         """Serve the frames in ``data``. Raises WireError."""

@@ -115,6 +115,14 @@ class Decoder:
         """The bytes that wait for the rest of their header; after a WireError they start with the invalid ones."""
         return bytes(self._buffer)
 
+    def skip_foreign(self) -> bytes:
+        """Forget the bytes that raised ForeignNonceError. Returns those from the next frame of this conversation on, to be fed."""
+        held, nonce = self.held, self.nonce or b""
+        self._buffer.clear()
+        if (at := held.find(nonce, 1)) >= 0:
+            return held[at:]
+        return next((held[-n:] for n in range(NONCE_BYTES - 1, 0, -1) if held.endswith(nonce[:n])), b"")
+
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, int, bytes]]:
         """Yield the frames that ``data`` completes, as (kind, channel, payload). Raises WireError."""
         view = memoryview(data)

@@ -16,6 +16,7 @@ import pytest
 from sandbox import operations as op
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.guest.loop import host_lease as keeping
+from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.constants import LEASE_OVER
 from sandbox.guest.protocol.reattach import CALL_BYTES, NO_NONCE, OWNER_DEAD, TAKE_OVER, Call, CallFinder
 from sandbox.pipe.reattaching import NoAnswerError
@@ -298,6 +299,21 @@ def test_nonsense_from_a_host_is_dropped_until_it_calls(board: Switchboard) -> N
         board.guest.stdin.write(junk)
         assert host.run("echo here")[1] == b"here\n"
     host.close()
+
+
+@pytest.mark.parametrize("size", [1, 8, 23, 24, 60, 124])
+def test_bytes_of_a_dead_host_that_arrive_late_are_skipped(board: Switchboard, size: int) -> None:
+    """An engine that is busy hands them over when the next host was answered already."""
+    dead = board.first_host()
+    late = wire.frame(dead.nonce, 1, wire.Kind.REQUEST, 1, bytes(100))[:size]
+    host = board.another_host(flags=OWNER_DEAD)
+    assert board.guest.stdin is not None
+    for end in (b"", host.nonce[:1], host.nonce[:7]):
+        board.guest.stdin.write(late + end)
+        assert host.run("echo here")[1] == b"here\n"
+    assert host.resumed == 0
+    host.close()
+    dead.close()
 
 
 def test_the_guest_ends_when_no_host_comes() -> None:

@@ -57,7 +57,7 @@ def descriptors(board: Switchboard) -> int:
     return len(os.listdir(f"/proc/{board.guest.pid}/fd"))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("least", range(1, STEP + 1))
 def test_killed_after_any_byte_it_leaves_a_guest_that_does_each_request_once(
     board: Switchboard, doomed: DoomedHosts, least: int
