@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from sandbox import DockerEnvironment, Limits
 from .commands import BASH, MAKE_FILES, bare_bash
 from .crowd import started
 
-Lines = defaultdict[str, list[tuple[float, float]]]
 RUN = 'run("true")'
 
 
@@ -26,14 +24,15 @@ def growth(options: Options) -> Iterator[Row]:
         ("sandboxes", "sandboxes", of_sandboxes), ("files", "files in the workspace", of_files),
         ("bytes", "bytes of a file", of_bytes), ("load", "busy processes of the host", of_load),
     ):  # fmt: skip
-        lines: Lines = defaultdict(list)
+        lines: dict[str, dict[float, float]] = {}
         for size, row in measure(options):
             for label, figures in ((row.name.split(": ")[1], row.figures), (row.baseline, row.beside)):
                 if label and "p50" in figures:
-                    lines[label].append((size, figures["p50"]))
+                    lines.setdefault(label, {})[size] = figures["p50"]
             yield row
         if options.out is not None:
-            picture = draw_lines(f"Growth with {name}", unit, "ms, median", lines)
+            points = {label: list(line.items()) for label, line in lines.items()}
+            picture = draw_lines(f"Growth with {name}", unit, "ms, median", points)
             (options.out / f"growth-{name}.svg").write_text(picture, encoding="utf-8")
 
 
