@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError, ToolError
     from .limits import Limits
     from .local import LocalEnvironment
-    from .pool import AsyncSandboxPool, PoolStats, SandboxPool
+    from .pool import AsyncSandboxPool, SandboxPool
+    from .standby import PoolStats
     from .testing import FakeEnvironment
 
 _HOMES = {
@@ -50,7 +51,7 @@ _HOMES = {
     "Service": ".network.services.service",
     "SideService": ".network.services.side_service",
     "PackageCache": ".packages.cache",
-    "PoolStats": ".pool",
+    "PoolStats": ".standby",
     "SandboxPool": ".pool",
     "FakeEnvironment": ".testing",
 }

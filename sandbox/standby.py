@@ -1,0 +1,316 @@
+"""Sandboxes that stand by in a pool: made ahead, one after the other, replaced when they are dead or old, given out in order."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import tenacity
+
+from sandbox.environment.sandboxed import SandboxedEnvironment
+from sandbox.pipe import forked_processes as forks
+
+from .errors import ErrorCode, SandboxError
+from .interrupts import Shield
+
+E = TypeVar("E", bound=SandboxedEnvironment)
+log = logging.getLogger(__name__)
+
+# At once, for callers that wait; refilling makes one at a time.
+MOST_AT_ONCE = 4
+# Refilling leaves the processors to the first commands in what was acquired: it begins this long after the last acquire, and no
+# later than MOST_QUIET_SECONDS after the first of several.
+QUIET_SECONDS, MOST_QUIET_SECONDS = 0.1, 1.0
+# How often it is looked whether a waiting member has died.
+LOOK_SECONDS = 1.0
+# How long ``close`` waits for sandboxes that are being made, which cannot be interrupted.
+CLOSE_SECONDS = 10.0
+_BACK_OFF = tenacity.wait_exponential(multiplier=0.5, max=30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """The state of a pool. The last four are totals since it was made.
+
+    ``ready`` members wait for callers, ``waiting`` callers for members; ``creating`` is under way; ``in_use`` are acquired and not
+    closed. ``discarded`` members died, or were too old, before anybody acquired them.
+    """
+
+    ready: int
+    creating: int
+    waiting: int
+    in_use: int
+    acquired: int
+    created: int
+    discarded: int
+    failures: int
+
+
+@dataclass(slots=True, eq=False)
+class Member(Generic[E]):
+    """A sandbox that stands by since then (monotonic)."""
+
+    environment: E
+    since: float
+
+
+@dataclass(slots=True, eq=False)
+class Waiter(Generic[E]):
+    """A caller of ``acquire``, for whom ``environment`` takes a member. ``wake`` is called when there is one, or an error."""
+
+    environment: E
+    wake: Callable[[], None]
+    member: Member[E] | None = None
+    error: SandboxError | None = None
+
+    @property
+    def served(self) -> bool:
+        return self.member is not None or self.error is not None
+
+
+@dataclass(slots=True)
+class _Totals:
+    acquired: int = 0
+    created: int = 0
+    discarded: int = 0
+    failures: int = 0
+
+
+class Standby(Generic[E]):
+    """The members of a pool, and the callers that wait for one. ``make`` makes an environment that was not started.
+
+    Safe for use by several threads. A thread of its own, the keeper, makes and replaces members.
+    """
+
+    def __init__(self, make: Callable[[], E], size: int, max_size: float, max_age_seconds: float) -> None:
+        self._make, self._size, self._max_size, self._max_age = make, size, max_size, max_age_seconds
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes the keeper
+        self._keeper: threading.Thread | None = None
+        self._closed = False
+        self._ready: deque[Member[E]] = deque()
+        self._waiting: deque[Waiter[E]] = deque()
+        self._creating = 0
+        self._in_use: weakref.WeakSet[E] = weakref.WeakSet()
+        self._totals = _Totals()
+        self._last_acquire = self._missing_since = self._not_before = 0.0  # monotonic
+        self._failed_in_a_row = 0
+
+    def start(self) -> None:
+        """See ``SandboxPool.start``."""
+        forks.check(self._pid)
+        with Shield():  # the start of a thread waits for an Event
+            with self._lock:
+                if self._closed:
+                    raise _closed()
+                begins = self._keeper is None
+                if begins:
+                    self._keeper = threading.Thread(target=self._keep_full, name="gamebox-pool", daemon=True)
+            if begins and self._keeper is not None:
+                self._keeper.start()
+                atexit.register(self.close)
+
+    def close(self) -> None:
+        """See ``SandboxPool.close``."""
+        if forks.forked_since(self._pid):
+            return
+        with Shield(), self._lock:
+            self._closed = True
+            for waiter in self._waiting:
+                waiter.error = _closed()
+                waiter.wake()
+            self._waiting.clear()
+        self._bell.put(None)
+        while self._ready:
+            self._ready[0].environment.close()  # stays there until it is closed: a Ctrl-C must not lose it
+            self._ready.popleft()
+        until = time.monotonic() + CLOSE_SECONDS
+        while self._creating and time.monotonic() < until:
+            time.sleep(0.005)
+        atexit.unregister(self.close)
+
+    def __repr__(self) -> str:
+        return "closed" if self._closed else f"{len(self._ready)} of {self._size} ready, {len(self._in_use)} in use"
+
+    def stats(self) -> PoolStats:
+        """See ``SandboxPool.stats``."""
+        with Shield(), self._lock:
+            return PoolStats(
+                ready=sum(map(self._is_fresh, self._ready)),
+                creating=self._creating,
+                waiting=len(self._waiting),
+                in_use=len(self._in_use),
+                acquired=self._totals.acquired,
+                created=self._totals.created,
+                discarded=self._totals.discarded,
+                failures=self._totals.failures,
+            )
+
+    # Callers
+
+    def enter(self, waiter: Waiter[E]) -> None:
+        """Give the waiter a member, or put it last in the queue. Raises SandboxError."""
+        with Shield(), self._lock:
+            if self._closed:
+                raise _closed()
+            if self._keeper is None:
+                hint = "Use it in a with block, or call start() first."
+                raise SandboxError(ErrorCode.sandbox_closed, "The pool is not started.", hint)
+            self._last_acquire = time.monotonic()
+            if len(self._ready) >= self._size:
+                self._missing_since = self._last_acquire
+            self._waiting.append(waiter)
+            self._serve_waiting()
+        self._bell.put(None)
+
+    def note_acquired(self) -> None:
+        """Note that a sandbox was acquired: refilling leaves its first command some time."""
+        with Shield(), self._lock:
+            self._totals.acquired += 1
+            self._last_acquire = time.monotonic()
+
+    def leave(self, waiter: Waiter[E]) -> None:
+        """Undo ``enter``: a member that was told nothing is there for others, any other is destroyed."""
+        with Shield(), self._lock:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            member, waiter.member = waiter.member, None
+            if member is not None and self._is_fresh(member):
+                self._ready.appendleft(member)
+                self._in_use.discard(waiter.environment)
+                self._serve_waiting()
+            elif member is not None:
+                self._totals.discarded += 1
+        waiter.environment.close()
+        self.release(waiter.environment)
+
+    def release(self, environment: E) -> None:
+        """Note that a sandbox is closed: there is room for another one."""
+        if not forks.forked_since(self._pid):
+            with Shield(), self._lock:
+                self._in_use.discard(environment)
+            self._bell.put(None)
+
+    def _is_fresh(self, member: Member[E]) -> bool:
+        """Return whether a member may be given to somebody. The pipe tells of a death by itself."""
+        return member.environment.stands_by and time.monotonic() - member.since < self._max_age
+
+    def _serve_waiting(self) -> None:
+        """Give members to those who wait, the oldest to the first; the lock is held."""
+        stale = deque(member for member in self._ready if not self._is_fresh(member))
+        fresh = deque(member for member in self._ready if member not in stale)
+        while self._waiting and fresh and len(self._in_use) < self._max_size:
+            waiter = self._waiting.popleft()
+            waiter.member = fresh.popleft()
+            self._in_use.add(waiter.environment)
+            waiter.wake()
+        self._ready = stale + fresh  # the keeper destroys the stale ones
+
+    # Keep full
+
+    def _keep_full(self) -> None:
+        """Make members as callers need them, replace those that are dead or old, and refill. Runs in a thread of its own."""
+        while not self._closed:
+            with self._lock:
+                stale = [member for member in self._ready if not self._is_fresh(member)]
+                self._ready = deque(member for member in self._ready if member not in stale)
+                self._totals.discarded += len(stale)
+                self._serve_waiting()
+                begun = self._due()
+                self._creating += begun
+            for _ in range(begun):
+                try:
+                    threading.Thread(target=self._create, name="gamebox-create", daemon=True).start()
+                except RuntimeError as error:  # this process may have no more threads
+                    self._finish(None, _start_failed(error))
+            for member in stale:
+                member.environment.close()
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=self._next_look())
+
+    def _due(self) -> int:
+        """Return how many members to begin to make now; the lock is held."""
+        under_way = self._creating
+        room = min(MOST_AT_ONCE - under_way, self._max_size - len(self._in_use) - len(self._ready) - under_way)
+        if self._closed or room <= 0:
+            return 0
+        if len(self._waiting) > under_way:
+            return int(min(len(self._waiting) - under_way, room))
+        return int(not under_way and len(self._ready) < self._size and time.monotonic() >= self._refill_at())
+
+    def _refill_at(self) -> float:
+        quiet = min(self._last_acquire + QUIET_SECONDS, self._missing_since + MOST_QUIET_SECONDS)
+        return max(quiet, self._not_before)
+
+    def _next_look(self) -> float:
+        """Return the seconds until the keeper looks again if nothing rings."""
+        with self._lock:
+            due = [time.monotonic() + LOOK_SECONDS]
+            if not self._creating and len(self._ready) < self._size:
+                due.append(self._refill_at())
+            due += [member.since + self._max_age for member in self._ready]
+            return max(0.001, min(due) - time.monotonic())
+
+    def _create(self) -> None:
+        """Make one member, for the caller who has waited longest, or for those to come. Runs in a thread of its own."""
+        environment, error = None, None
+        try:
+            environment = self._make()
+            environment.stand_by()
+        except SandboxError as raised:
+            error = raised
+        except Exception as raised:  # whatever it is, the caller who waits must get it
+            log.exception("a sandbox of a pool could not be made")
+            error = _start_failed(raised)
+        self._finish(environment, error)
+
+    def _finish(self, environment: E | None, error: SandboxError | None) -> None:
+        """Take a member that was made, or note why it was not."""
+        with self._lock:
+            if error is not None and not self._closed:
+                self._fail(error)
+            elif environment is not None and not self._closed:
+                self._failed_in_a_row, self._not_before = 0, 0.0
+                self._totals.created += 1
+                self._ready.append(Member(environment, time.monotonic()))
+                self._serve_waiting()
+                environment = None
+        if environment is not None:
+            environment.close()
+        with self._lock:
+            self._creating -= 1
+        self._bell.put(None)
+
+    def _fail(self, error: SandboxError) -> None:
+        """Give the caller who has waited longest the error, and refill later; the lock is held."""
+        self._totals.failures += 1
+        self._failed_in_a_row += 1
+        state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+        state.attempt_number = self._failed_in_a_row
+        self._not_before = time.monotonic() + _BACK_OFF(state)
+        if self._waiting:
+            waiter = self._waiting.popleft()
+            waiter.error = error
+            waiter.wake()
+        else:
+            log.warning("a pool could not make a sandbox: %s", error)
+
+
+def _closed() -> SandboxError:
+    return SandboxError(ErrorCode.sandbox_closed, "The pool was closed.", "Make another one.")
+
+
+def _start_failed(error: Exception) -> SandboxError:
+    words = f"A sandbox of the pool could not be made: {type(error).__name__}: {error}."
+    return SandboxError(ErrorCode.start_failed, words, "See the log.", retryable=True)
