@@ -31,7 +31,7 @@ from .limits import Limits
 from .standby import PoolStats, Standby, Waiter
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # noqa: TC004 - with defaults, as Python 3.13 has them
+    from typing_extensions import TypeVar  # with defaults, as Python 3.13 has them
 
     from sandbox.docker.environment import DockerEnvironment
     from sandbox.docker.spec import HostParts, SandboxSpec
@@ -142,7 +142,7 @@ class _Pool(Generic[E]):
         found = self.stats()
         most = "" if self._max_size is None else f" of at most {self._max_size}"
         return SandboxError(
-            ErrorCode.timeout,
+            ErrorCode.capacity,
             f"No sandbox of the pool was ready within {seconds:g} s: {found.in_use}{most} are in use, {found.creating} are being "
             f"made, and {found.waiting} callers wait.",
             "Try again later, close sandboxes that are not needed, or make the pool larger.",
@@ -170,9 +170,13 @@ class SandboxPool(_Pool[E]):
         self._members.start()
         return self
 
-    def close(self) -> None:
-        """Destroy the members that nobody acquired; callers that wait get ``sandbox_closed``. May be called more than once."""
-        self._members.close()
+    def close(self, *, wait: bool = False) -> None:
+        """Destroy the members that nobody acquired; callers that wait get ``sandbox_closed``. May be called more than once.
+
+        Returns when they have been told to end, and those that were being made; ``wait`` waits until they are gone. Does nothing in
+        a process that was forked from the one that made the pool.
+        """
+        self._members.close(wait=wait)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -185,7 +189,7 @@ class SandboxPool(_Pool[E]):
 
         ``env``, ``network``, ``workspace`` and ``approver`` replace those of the pool, ``lifetime_seconds`` and ``idle_seconds``
         those of its limits; both run from now on. Waits for up to ``timeout_seconds`` for a member. Raises SandboxError:
-        ``timeout`` if none was ready in time, ``sandbox_closed``, what kept a sandbox from being made, and as ``DockerEnvironment``
+        ``capacity`` if none was ready in time, ``sandbox_closed``, what kept a sandbox from being made, and as ``DockerEnvironment``
         does for options.
         """
         asked, until = self._for_caller(options), _deadline(timeout_seconds)
@@ -219,9 +223,9 @@ class AsyncSandboxPool(_Pool[Any]):
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
+    async def close(self, *, wait: bool = False) -> None:
         """See ``SandboxPool.close``."""
-        await asyncio.to_thread(self._members.close)
+        await asyncio.to_thread(partial(self._members.close, wait=wait))
 
     async def acquire(
         self, *, timeout_seconds: float = DEFAULT_ACQUIRE_SECONDS, **options: Unpack[AcquireOptions]

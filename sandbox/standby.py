@@ -121,7 +121,7 @@ class Standby(Generic[E]):
                 self._keeper.start()
                 atexit.register(self.close)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = False) -> None:
         """See ``SandboxPool.close``."""
         if forks.forked_since(self._pid):
             return
@@ -132,12 +132,15 @@ class Standby(Generic[E]):
                 waiter.wake()
             self._waiting.clear()
         self._bell.put(None)
+        left = list(self._ready)
         while self._ready:
             self._ready[0].environment.close()  # stays there until it is closed: a Ctrl-C must not lose it
             self._ready.popleft()
         until = time.monotonic() + CLOSE_SECONDS
         while self._creating and time.monotonic() < until:
             time.sleep(0.005)
+        for member in left if wait else ():
+            member.environment.close(wait=True)
         atexit.unregister(self.close)
 
     def __repr__(self) -> str:
