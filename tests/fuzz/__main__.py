@@ -1,6 +1,6 @@
-"""Fuzzing both ends of the pipe with mutations of recorded conversations.
+"""Fuzzing both ends of the pipe with mutations of recorded conversations, and the launcher with mutated specs.
 
-    python -m tests.fuzz run [--target host|guest|both] [--frames N] [--seconds S] [--seed S] [--only NUMBER] [--json]
+    python -m tests.fuzz run [--target host|guest|launcher|all] [--frames N] [--seconds S] [--seed S] [--only NUMBER] [--json]
     python -m tests.fuzz coverage [--target …] [--frames N] [--seed S]      the branches of the parsers that such a run reaches
     python -m tests.fuzz replay FILE      a conversation that was kept because something went wrong
     python -m tests.fuzz record           renew the record from a real sandbox (needs an engine)
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from . import guest, host
+from . import guest, host, launcher
 from .conversations import Exchange, load
 from .found import Counts, Found, open_descriptors, resident_bytes, threads
 
@@ -29,7 +29,7 @@ PROGRESS_SECONDS = 10.0
 # Nothing in either target may take so long; then every stack is printed and the run ends.
 STUCK_SECONDS = 120.0
 # After so many everything lazy is there. The guest is a process of its own; what this one holds for it settles at once.
-WARM_UP_CONVERSATIONS = {"host": 200, "guest": 10}
+WARM_UP_CONVERSATIONS = {"host": 200, "guest": 10, "launcher": 2}
 
 
 class Target(Protocol):
@@ -39,7 +39,11 @@ class Target(Protocol):
         """One conversation that ``rng`` makes up. Raises Found."""
 
 
-TARGETS: dict[str, Callable[[Exchange, list[Exchange]], Target]] = {"host": host.HostTarget, "guest": guest.GuestTarget}
+TARGETS: dict[str, Callable[[Exchange, list[Exchange]], Target]] = {
+    "host": host.HostTarget,
+    "guest": guest.GuestTarget,
+    "launcher": launcher.LauncherTarget,
+}
 
 
 class Run:
@@ -107,7 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "coverage", "replay", "record"))
     parser.add_argument("file", nargs="?", type=Path)
-    parser.add_argument("--target", choices=(*TARGETS, "both"), default="both")
+    parser.add_argument("--target", choices=(*TARGETS, "all"), default="all")
     parser.add_argument("--frames", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after these, with fewer frames")
     parser.add_argument("--seed", type=int, default=1)
@@ -121,11 +125,11 @@ def main() -> int:
         return 0
     if options.what == "replay":
         return replay(options.file)
-    targets = list(TARGETS) if options.target == "both" else [options.target]
+    targets = list(TARGETS) if options.target == "all" else [options.target]
     if options.what == "coverage":
-        from .reached import measure
+        from .reached import PARSERS, measure
 
-        for name in targets:
+        for name in filter(PARSERS.__contains__, targets):
             print(measure(name, options.frames, options.seed))
         return 0
     runs = [Run(name, options.seed) for name in targets]
@@ -145,6 +149,8 @@ def replay(path: Path) -> int:
     try:
         if kept["target"] == "host":
             host.replay(kept["conversation"])
+        elif kept["target"] == "launcher":
+            launcher.replay(kept["conversation"])
         else:
             guest.replay(kept["conversation"], load()[0])
     except Found as found:

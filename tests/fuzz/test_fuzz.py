@@ -35,7 +35,7 @@ SEED = 7
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("target", "frames"), [("host", 4000), ("guest", 1500)])
+@pytest.mark.parametrize(("target", "frames"), [("host", 4000), ("guest", 1500), ("launcher", 8000)])
 def test_a_short_run(target: str, frames: int) -> None:
     """In a process of its own: threads and descriptors of the tests before it would come and go in its figures."""
     command = [sys.executable, "-m", "tests.fuzz", "run", "--json", "--target", target, "--seed", str(SEED)]
