@@ -58,7 +58,7 @@ enum {
     LOWEST_STATE_FD = 9,         /* below are our own */
     HIGHEST_STATE_FD = 1023,
     HIGHEST_CAPABILITY = 63,
-    /* Commands yield to the guest, or else 500 processes that fork or spin starve it. */
+    /* Commands yield to the guest, or else 500 processes that fork or spin starve it: within 20 ms, so it has to be from the start. */
     NICENESS = 19,
 };
 
