@@ -38,6 +38,8 @@ from .pictures import draw_timeline
 EVENTS = ("sched_switch", "sched_waking", "sched_wakeup_new", "sched_process_fork", "sched_process_exec")
 EVENT = re.compile(r"^.*?(\d+)/(\d+)\s+\[(\d+)\]\s+(\d+)\.(\d+):\s+sched:(\w+):\s+(.*)$")
 FIELD = re.compile(r"(\w+)=(.*?)(?= \w+=| ==>|$)")
+# Processes of a sandbox by what made them; the child of a runner waits until it becomes a command.
+CHILDREN = {"guest": "launcher", "launcher": "runner", "runner": "command"}
 # A process that ran before the window may have been switched to before it, too.
 EARLY_NS = 5_000_000
 
@@ -49,7 +51,7 @@ class Thread:
     label: str
     runs: list[tuple[int, int, bool]] = field(default_factory=list)  # from, until, whether it still wanted to run
     wakes: list[tuple[int, int]] = field(default_factory=list)  # when it was woken, and by which thread
-    names: list[tuple[int, str]] = field(default_factory=list)  # since when it is called what
+    programs: list[tuple[int, str]] = field(default_factory=list)  # since when it runs which one
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,9 @@ class Trace:
             if found[6] == "sched_switch":
                 self._switch(at, fields, running)
             elif found[6] == "sched_process_fork" and tid in self.threads:
-                self._fork(int(fields["child_pid"]), self.threads[tid], at)
+                self.threads[int(fields["child_pid"])] = Thread(child_label(self.threads[tid].label))
             elif found[6] == "sched_process_exec" and tid in self.threads:
-                self.threads[tid].names.append((at, Path(fields["filename"]).name))
+                self.threads[tid].programs.append((at, Path(fields["filename"]).name))
             elif found[6] in ("sched_waking", "sched_wakeup_new") and int(fields["pid"]) in self.threads:
                 self.threads[int(fields["pid"])].wakes.append((at, tid))
 
@@ -91,18 +93,11 @@ class Trace:
         if following in self.threads:
             running[following] = at
 
-    def _fork(self, child: int, parent: Thread, at: int) -> None:
-        self.threads[child] = Thread(parent.label.split(":")[0], names=[(at, f"{self._name(parent, at)}'s child")])
-
-    @staticmethod
-    def _name(thread: Thread, at: int) -> str:
-        names = [name for since, name in thread.names if since <= at]
-        return names[-1] if names else thread.label.split(":")[-1]
-
     def label(self, tid: int, at: int) -> str:
-        """Return what a thread is at that time: its party, and its program if it has changed that."""
+        """Return what a thread is at that time, with its program if it has changed that."""
         thread = self.threads[tid]
-        return f"{thread.label.split(':')[0]}:{self._name(thread, at)}" if thread.names else thread.label
+        programs = [program for since, program in thread.programs if since <= at]
+        return f"{thread.label}: {programs[-1]}" if programs else thread.label
 
     def way(self, caller: int, began: int, ended: int) -> list[Piece]:
         """Return the pieces, in order, of the way from a call to its return, without gaps where everybody slept."""
@@ -151,20 +146,26 @@ class Recording:
         return middle[len(middle) // 2]
 
 
+def child_label(parent: str) -> str:
+    """Return what the child of a process is."""
+    return CHILDREN.get(parent, "a child of it")
+
+
 def thread_labels(env: DockerEnvironment) -> dict[int, str]:
     """Return what every thread is, of all processes that take part."""
-    found = {}
-    for party, pids in machine.parties(env).items():
-        for pid in pids:
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                label = party
-                if party == "sandbox":
-                    label = "guest" if pid == pids[0] else f"sandbox:{(task / 'comm').read_text().strip()}"
-                found[int(task.name)] = label
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and thread.native_id is not None:
-            found[thread.native_id] = f"orchestrator:{thread.name}"
-    return found
+    parties = machine.parties(env)
+    processes = {pid: party for party, pids in parties.items() for pid in pids if party != "sandbox"}
+    processes[parties["sandbox"][0]] = "guest"
+    for pid in sorted(parties["sandbox"][1:]):  # a parent before its children
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        processes[pid] = child_label(processes.get(parent, "guest"))
+    found = {
+        int(task.name): label if int(task.name) == pid else f"{label}, a thread"
+        for pid, label in processes.items()
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    }
+    ours = {thread.native_id: f"orchestrator, {thread.name}" for thread in threading.enumerate()}
+    return {tid: ours.get(tid, label) for tid, label in found.items()} | {threading.get_native_id(): "orchestrator"}
 
 
 def record(env: DockerEnvironment, call: Callable[[], object], rounds: int) -> Recording:

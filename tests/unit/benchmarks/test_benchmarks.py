@@ -146,7 +146,7 @@ def test_a_part_of_a_page_is_replaced_and_the_rest_is_not() -> None:
 
 
 def test_the_way_of_a_call_is_followed_from_its_return_to_its_beginning() -> None:
-    """The caller (1) wakes a worker (2), which waits for a processor, forks a child (3), and is woken by its end."""
+    """The caller (1) wakes a runner (2), which waits for a processor, forks a child (3), and is woken by its end."""
     head = "  x 1/{0} [000]     1.{1:09}: sched:{2}"
     switch = "sched_switch: prev_comm=x prev_pid={} prev_prio=120 prev_state={} ==> next_comm=y next_pid={} next_prio=120"
     wake = "sched_waking: comm=y pid={} prio=120 target_cpu=000"
@@ -164,13 +164,13 @@ def test_the_way_of_a_call_is_followed_from_its_return_to_its_beginning() -> Non
         head.format(2, 640, switch.format(2, "R+", 1)),
         head.format(1, 700, switch.format(1, "S", 0)),
     ]
-    trace = Trace(iter(lines), {1: "caller", 2: "worker"})
+    trace = Trace(iter(lines), {1: "caller", 2: "runner"})
     second = 10**9
     way = trace.way(1, second + 150, second + 690)
     assert [(p.began - second, p.ended - second, p.label, p.waits) for p in way] == [
-        (150, 200, "caller", False), (200, 300, "worker", True), (300, 360, "worker", False),
-        (360, 400, "worker:bash", True), (400, 500, "worker:bash", False), (500, 520, "worker", True),
-        (520, 600, "worker", False), (600, 640, "caller", True), (640, 690, "caller", False),
+        (150, 200, "caller", False), (200, 300, "runner", True), (300, 360, "runner", False),
+        (360, 400, "command: bash", True), (400, 500, "command: bash", False), (500, 520, "runner", True),
+        (520, 600, "runner", False), (600, 640, "caller", True), (640, 690, "caller", False),
     ]  # fmt: skip
 
 
