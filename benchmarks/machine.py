@@ -17,7 +17,7 @@ from docker.models.containers import Container
 
 from sandbox import DockerEnvironment
 
-from .measuring import load
+from .measuring import DEFAULT_IMAGE, load
 
 # Looks now and then whether its parent is still there, so that it ends with the benchmark however that ends.
 SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(1_000_000): pass"
@@ -125,6 +125,16 @@ def spinning(count: int) -> Iterator[None]:
         for process in made:
             process.kill()
             process.wait()
+
+
+@contextlib.contextmanager
+def open_sandbox(image: str = DEFAULT_IMAGE, **options: Any) -> Iterator[DockerEnvironment]:
+    """Start a sandbox, and wait at the end until the engine has removed it: that must not slow down what is measured next."""
+    env = DockerEnvironment(image, **options)
+    try:
+        yield env.start()
+    finally:
+        env.close(wait=True)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+DEFAULT_IMAGE = "gamebox/base"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 # Before each call: what the sandbox still does for the last one, once that was answered, must not slow its neighbour in turn.
 PAUSE_SECONDS = 0.005
@@ -21,7 +22,7 @@ class Options:
     """What the command line asks of every group. ``out`` is where pictures go, if anywhere."""
 
     quick: bool = False
-    image: str = "gamebox/base"
+    image: str = DEFAULT_IMAGE
     out: Path | None = None
     sandboxes: int = 500
     rate: float = 200.0

@@ -32,7 +32,7 @@ from pathlib import Path
 from sandbox import DockerEnvironment
 
 from . import machine
-from .measuring import milliseconds
+from .measuring import DEFAULT_IMAGE, milliseconds
 from .pictures import draw_timeline
 
 EVENTS = ("sched_switch", "sched_waking", "sched_wakeup_new", "sched_process_fork", "sched_process_exec")
@@ -258,10 +258,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--no-session", action="store_true", help='run("true", session=None)')
     parser.add_argument("--argv", action="store_true", help='run(argv=["/bin/true"])')
-    parser.add_argument("--image", default="gamebox/base")
+    parser.add_argument("--image", default=DEFAULT_IMAGE)
     parser.add_argument("--out", type=Path, metavar="FOLDER")
     options = parser.parse_args(argv)
-    with DockerEnvironment(options.image) as env:
+    with machine.open_sandbox(options.image) as env:
         calls: dict[str, Callable[[], object]] = {
             'run("true")': lambda: env.run("true").unwrap(),
             'run("true", session=None)': lambda: env.run("true", session=None).unwrap(),

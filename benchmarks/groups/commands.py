@@ -17,7 +17,7 @@ from benchmarks.measuring import Goal, Options, Row, load, milliseconds, named, 
 from sandbox import DockerEnvironment
 
 BASH, TRUE = "bare bash -c true", "bare /bin/true"
-MAKE_FILES = "for n in $(seq {0}); do mkdir -p d$((n / 100)); echo $n > d$((n / 100))/f$n.txt; done"
+MAKE_FILES = "mkdir -p $(seq -f d%.0f 0 $(({0} / 100))); for n in $(seq {0}); do echo $n > d$((n / 100))/f$n.txt; done"
 BUSY = "while :; do :; done & while :; do :; done"
 
 
@@ -39,7 +39,7 @@ def _calls(env: DockerEnvironment) -> dict[str, Callable[[], object]]:
 def commands(options: Options) -> Iterator[Row]:
     """Measure run in workspaces of several sizes, and the processor time that it takes of each party."""
     for count in (0, 100, 1000):
-        with DockerEnvironment(options.image) as env:
+        with machine.open_sandbox(options.image) as env:
             env.run(MAKE_FILES.format(count), timeout_seconds=600).unwrap()
             yield from _rows(env, f"{count:,} files: ", options.rounds(300))
             if not count:
@@ -72,12 +72,12 @@ def one_after_the_other(env: DockerEnvironment, rounds: int) -> Row:
 def loaded(options: Options) -> Iterator[Row]:
     """Measure run beside four busy processes of the host, and beside two busy sandboxes, with docker-py's exec beside it."""
     with contextlib.ExitStack() as stack:
-        env = stack.enter_context(DockerEnvironment(options.image))
+        env = stack.enter_context(machine.open_sandbox(options.image))
         other = stack.enter_context(machine.plain_container(options.image))
         with machine.spinning(4):
             yield from _loaded_rows(env, other, "beside 4 busy processes: ", options, 2.0)
         for _ in range(2):
-            neighbour = stack.enter_context(DockerEnvironment(options.image))
+            neighbour = stack.enter_context(machine.open_sandbox(options.image))
             neighbour.run(BUSY, background=True, session=None).unwrap()
         yield from _loaded_rows(env, other, "beside 2 busy sandboxes: ", options, 3.0)
 

@@ -29,14 +29,14 @@ STOP_RATE = 10_000.0
 
 @contextmanager
 def started(image: str, count: int) -> Iterator[list[DockerEnvironment]]:
-    """Start sandboxes, several at once, and close them all in the end."""
+    """Start sandboxes, several at once, and close them all in the end, until they are gone."""
     with ThreadPoolExecutor(STARTERS) as pool:
         made = [DockerEnvironment(image, limits=SMALL) for _ in range(count)]
         try:
             list(pool.map(DockerEnvironment.start, made))
             yield made
         finally:
-            list(pool.map(DockerEnvironment.close, made))
+            list(pool.map(lambda env: env.close(wait=True), made))
 
 
 def crowd(options: Options) -> Iterator[Row]:

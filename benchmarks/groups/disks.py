@@ -23,7 +23,7 @@ def check(env: DockerEnvironment, kind: str) -> None:
 
 
 def disks(options: Options) -> Iterator[Row]:
-    """Measure sandboxes one after the other, in turns, and a crowd that is started at once and closed at once."""
+    """Measure sandboxes one after the other, in turns, and a crowd that is started at once and removed at once."""
     taken: dict[str, list[float]] = {f"{what}, {kind}": [] for what in ("start", "close") for kind in KINDS}
     before = load()
     for turn in range(options.rounds(40) + 1):
@@ -35,22 +35,23 @@ def disks(options: Options) -> Iterator[Row]:
             if turn:  # the first one of each makes what the others use again
                 taken[f"start, {kind}"].append(start)
                 taken[f"close, {kind}"].append(close)
+            env.close(wait=True)
     turns = Turns(taken, (before, load()))
     for what in ("start", "close"):
         yield turns.row(f"{what}, on disks", f"{what}, in memory")
     size, before = options.rounds(100), load()
     crowds = {kind: crowd(options.image, limits, size) for kind, limits in KINDS.items()}
     turns = Turns({f"{what}, {kind}": [found[what]] for kind, found in crowds.items() for what in found}, (before, load()))
-    for what in ("started", "closed"):
+    for what in ("started", "gone"):
         yield turns.row(f"{what}, on disks", f"{what}, in memory", name=f"{size} at once, all {what}")
 
 
 def crowd(image: str, limits: Limits, size: int) -> dict[str, float]:
-    """Return ms until all of ``size`` sandboxes have answered, and until all are closed."""
+    """Return ms until all of ``size`` sandboxes have answered, and until all are gone."""
     envs = [DockerEnvironment(image, limits=limits) for _ in range(size)]
     with ThreadPoolExecutor(size) as pool:
         try:
             started = milliseconds(lambda: list(pool.map(lambda env: env.start().run("true").unwrap(), envs)))
         finally:
-            closed = milliseconds(lambda: list(pool.map(lambda env: env.close(), envs)))
-    return {"started": started, "closed": closed}
+            closed = milliseconds(lambda: list(pool.map(lambda env: env.close(wait=True), envs)))
+    return {"started": started, "gone": closed}

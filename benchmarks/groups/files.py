@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.machine import open_sandbox
 from benchmarks.measuring import KIB, MIB, Goal, Options, Row, time_in_turns
 from sandbox import DockerEnvironment, Limits
 
@@ -41,7 +42,7 @@ def files(options: Options) -> Iterator[Row]:
             ("in memory", memory, Limits(disk="memory", read_bytes=2 * MIB, memory_bytes=2 << 30)),
             ("on disk", disk, Limits(read_bytes=2 * MIB)),
         ):
-            with DockerEnvironment(options.image, limits=limits) as env:
+            with open_sandbox(options.image, limits=limits) as env:
                 for size, (count, rounds, most) in SIZES.items():
                     for row in _file_rows(env, Path(folder, "file"), text_of(count), options.rounds(rounds), most):
                         yield replace(row, name=f"{kind}: {row.name} {size}")
@@ -74,7 +75,7 @@ def output(options: Options) -> Iterator[Row]:
     def piped() -> None:
         assert len(subprocess.run(["bash", "-c", OUTPUT], stdout=subprocess.PIPE, check=True).stdout) == OUTPUT_BYTES
 
-    with DockerEnvironment(options.image) as env:
+    with open_sandbox(options.image) as env:
 
         def kept() -> None:
             assert len(env.run(OUTPUT, keep_output_bytes=16 * MIB).unwrap().output) == OUTPUT_BYTES

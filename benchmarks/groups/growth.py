@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks import machine
 from benchmarks.measuring import GIB, KIB, MIB, Options, Row, Turns, load, milliseconds, time_in_turns
 from benchmarks.pictures import draw_lines
-from sandbox import DockerEnvironment, Limits
+from sandbox import Limits
 
 from .commands import BASH, MAKE_FILES, bare_bash
 from .crowd import started
@@ -54,7 +54,7 @@ def of_sandboxes(options: Options) -> Iterator[tuple[int, Row]]:
 def of_files(options: Options) -> Iterator[tuple[int, Row]]:
     """Measure a run, and one that changes a file, in larger and larger workspaces."""
     for count in (10, 1_000) if options.quick else (10, 100, 1_000, 10_000, 100_000):
-        with DockerEnvironment(options.image, limits=Limits(memory_bytes=3 * GIB)) as env:
+        with machine.open_sandbox(options.image, limits=Limits(memory_bytes=3 * GIB)) as env:
             env.run(MAKE_FILES.format(count), timeout_seconds=1200).unwrap()
             calls: dict[str, Callable[[], object]] = {
                 BASH: bare_bash,
@@ -70,7 +70,7 @@ def of_bytes(options: Options) -> Iterator[tuple[int, Row]]:
     """Measure upload and download, beside writing and reading a file of the host."""
     sizes = [KIB << (2 * power) for power in range(4 if options.quick else 11)]
     limits = Limits(transfer_bytes=2 * GIB, file_bytes=2 * GIB)
-    with tempfile.TemporaryDirectory() as folder, DockerEnvironment(options.image, limits=limits) as env:
+    with tempfile.TemporaryDirectory() as folder, machine.open_sandbox(options.image, limits=limits) as env:
         path = Path(folder, "file")
         target = Path(folder, "target")
         for size in sizes:
@@ -88,7 +88,7 @@ def of_bytes(options: Options) -> Iterator[tuple[int, Row]]:
 
 def of_load(options: Options) -> Iterator[tuple[int, Row]]:
     """Measure a run beside more and more busy processes."""
-    with DockerEnvironment(options.image) as env:
+    with machine.open_sandbox(options.image) as env:
         calls: dict[str, Callable[[], object]] = {BASH: bare_bash, RUN: lambda: env.run("true").unwrap()}
         for count in (0, 2, 4, 8):
             with machine.spinning(count):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.machine import open_sandbox
 from benchmarks.measuring import MIB, Goal, Options, Row, load, milliseconds, summary
 from sandbox import DockerEnvironment, Limits
 
@@ -90,7 +91,7 @@ def measure(name: str, seconds: float, neighbour: DockerEnvironment) -> Row:
         until = time.monotonic() + length
         return while_it_lasts(neighbour, lambda: time.monotonic() < until)
 
-    with DockerEnvironment(limits=hog.limits(), **hog.options) as env:
+    with open_sandbox(limits=hog.limits(), **hog.options) as env:
         quiet = during(seconds / 2)
         thread = threading.Thread(target=lambda: answers.append(env.run(hog.source, timeout_seconds=seconds)))
         thread.start()
@@ -107,6 +108,6 @@ def measure(name: str, seconds: float, neighbour: DockerEnvironment) -> Row:
 
 def hogs(options: Options) -> Iterator[Row]:
     """Measure every hog."""
-    with DockerEnvironment(limits=_limits()) as neighbour:
+    with open_sandbox(limits=_limits()) as neighbour:
         for name in HOGS:
             yield measure(name, 2.0 if options.quick else 6.0, neighbour)

@@ -43,7 +43,7 @@ def memory(options: Options) -> Iterator[Row]:
     with ExitStack() as stack:
         for _ in range(options.rounds(5)):
             other = stack.enter_context(machine.plain_container(options.image))
-            env = stack.enter_context(DockerEnvironment(options.image))
+            env = stack.enter_context(machine.open_sandbox(options.image))
             env.run("true").unwrap()
             time.sleep(SETTLE_SECONDS)
             little.append(_mebibytes(env.container_id))
@@ -67,11 +67,11 @@ def _orchestrator(options: Options) -> Iterator[Row]:
     count = options.rounds(20)
     before, threads = machine.resident_bytes("self"), machine.threads()
     with ExitStack() as stack:
-        first = stack.enter_context(DockerEnvironment(options.image))
+        first = stack.enter_context(machine.open_sandbox(options.image))
         first.run("true").unwrap()
         alone, alone_threads = machine.resident_bytes("self"), machine.threads()
         for _ in range(count):
-            stack.enter_context(DockerEnvironment(options.image)).run("true").unwrap()
+            stack.enter_context(machine.open_sandbox(options.image)).run("true").unwrap()
         each = (machine.resident_bytes("self") - alone) / count / KIB
         more = (machine.threads() - alone_threads) / count
     note = f"the first one after others: {(alone - before) / KIB:.0f} KiB and {alone_threads - threads} threads"

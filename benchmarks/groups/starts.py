@@ -100,10 +100,12 @@ def pool(options: Options) -> Iterator[Row]:
             taken[refilled].append(milliseconds(lambda: _wait_until_full(warm)))
             time.sleep(0.1)
             before = time.perf_counter()
-            with warm.acquire(timeout_seconds=60) as env:
-                taken[acquired].append((time.perf_counter() - before) * 1000)
-                env.run("true").unwrap()
-                return (time.perf_counter() - before) * 1000
+            env = warm.acquire(timeout_seconds=60)
+            taken[acquired].append((time.perf_counter() - before) * 1000)
+            env.run("true").unwrap()
+            answered = (time.perf_counter() - before) * 1000
+            env.close(wait=True)
+            return answered
 
         turns = take_turns({BASH: lambda: milliseconds(bare_bash), call: first_command}, options.rounds(40), warm_up=3)
         turns.taken = {**turns.taken, **{name: values[3:] for name, values in taken.items()}}

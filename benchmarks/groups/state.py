@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from benchmarks.machine import open_sandbox
 from benchmarks.measuring import MIB, Options, Row, milliseconds, time_in_turns
 from sandbox import DockerEnvironment, Limits
 
@@ -29,14 +31,15 @@ TREES = {
 }
 
 
-def filled(name: str, track: bool = True) -> DockerEnvironment:
+@contextmanager
+def filled(name: str, track: bool = True) -> Iterator[DockerEnvironment]:
     """Start a sandbox with that tree in it; nothing runs in it."""
-    env = DockerEnvironment(limits=Limits(memory_bytes=3 << 30), track_changes=track).start()
-    count, size = TREES[name]
-    env.write("/tmp/make.py", MAKE).unwrap()
-    env.run(f"python3 /tmp/make.py {count} {size}", timeout_seconds=600).unwrap()
-    env.run("sleep 2").unwrap()  # has the time to look at all of it
-    return env
+    with open_sandbox(limits=Limits(memory_bytes=3 << 30), track_changes=track) as env:
+        count, size = TREES[name]
+        env.write("/tmp/make.py", MAKE).unwrap()
+        env.run(f"python3 /tmp/make.py {count} {size}", timeout_seconds=600).unwrap()
+        env.run("sleep 2").unwrap()  # has the time to look at all of it
+        yield env
 
 
 def runs(name: str, rounds: int) -> Iterator[Row]:
