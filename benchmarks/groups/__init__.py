@@ -36,6 +36,7 @@ GROUPS = {
     "live": Group("500 live sandboxes at 200 commands/s for minutes, and the rate that they bear", "groups.crowd"),
     "growth": Group("more sandboxes, files, bytes and load: 20 minutes, with pictures", "groups.growth"),
     "state": Group("looking at, keeping, restoring and forking the files of a sandbox", "groups.state"),
+    "kept": Group("a kept sandbox past the engine beside one reached through it", "groups.kept"),
     "network": Group("through the pipe beside a Docker bridge, and 300 sandboxes with a way out", "network.comparison"),
     "hogs": Group("run beside a sandbox that uses up all it can", "groups.hogs"),
     "disks": Group("start, close and a crowd, on disks beside in memory", "groups.disks"),
