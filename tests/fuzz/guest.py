@@ -30,7 +30,7 @@ LEASES, DEAF, NEXT, TWICE, ENDLESS = 0.02, 0.1, 0.25, 0.1, 0.0003
 # A call that lacks its last byte is whole in 1 of 256 cases, for the next one begins with a byte, too; hosts call again after 2 s.
 MOST_CUT = CALL_BYTES - 5
 # Calls that are accepted whoever is served.
-ACCEPTED = ("same", "again", "over", "dead")
+ACCEPTED = ("same", "over", "dead")
 _LOADED = (
     "loop.dispatch",
     "loop.requests",

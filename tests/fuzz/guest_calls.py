@@ -13,14 +13,12 @@ KEEP = {"token": TOKEN.hex(), "seconds": 60.0, "where": WHERE.hex()}
 def packed(how: str, present: bytes, at: int) -> tuple[bytes, bytes | None]:
     """The bytes of a call to a guest that serves the nonce ``present``, and the nonce that it serves then, None if the same.
 
-    "same", "again", "over" and "dead" are accepted, and "left" is once the host has left. "refused" is not; "cut" breaks off at
+    "same", "over" and "dead" are accepted, and "left" is once the host has left. "refused" is not; "cut" breaks off at
     the byte ``at``, and "garbled" has it changed.
     """
     nonce, replaces, where, flags = secrets.token_bytes(8), bytes(8), WHERE, 0
     if how == "same":
         replaces = present
-    elif how == "again":
-        nonce = present
     elif how == "over":
         flags = TAKE_OVER
     elif how == "dead":

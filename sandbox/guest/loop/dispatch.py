@@ -139,7 +139,7 @@ class Server:
                 self._egress.drop_connections(alone=True)
                 self._requests.end_streams()
         elif isinstance(piece, Call):
-            if lease.accepts(piece):
+            if lease.accepts(piece, answered=self._decoder.begun):
                 self._change_host(lease, piece, entrance)
         elif entrance is self._entrance and not self._broken:
             try:

@@ -56,13 +56,14 @@ class KeptLease(Lease):
         self.detached = True
         self.renew()
 
-    def accepts(self, call: Call) -> bool:
+    def accepts(self, call: Call, answered: bool = False) -> bool:
         """Return whether the caller may become the host: there is none, it is the current one, or it may take over.
 
-        A host that has lost the sandbox to another does not get it back by calling again, even when that one has left.
+        A host that has lost the sandbox to another does not get it back by calling again, even when that one has left. ``answered``
+        says that the current host has had the answer to its call: what repeats that call comes late.
         """
         if self.same_host(call):
-            return True
+            return not (answered and call.nonce == self._nonce)
         if call.replaces != NO_NONCE or call.nonce in self._past_nonces:
             return False
         dead = bool(call.flags & OWNER_DEAD) and call.where == self._where

@@ -106,6 +106,11 @@ class Decoder:
         self._left = 0  # bytes of the payload that ``_take`` still has to receive
 
     @property
+    def begun(self) -> bool:
+        """Whether a frame has come."""
+        return self._sequence > 0
+
+    @property
     def buffered(self) -> int:
         """How many bytes wait for the rest of their frame; never more than one frame."""
         return len(self._buffer) + (HEADER.size if self._frame is not None else 0)

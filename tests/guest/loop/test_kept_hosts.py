@@ -384,7 +384,10 @@ def test_which_host_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] += 2
     assert asks()
     assert not asks(replaces=b"other888"), "it has lost the sandbox to another"
-    keeper.accept(Call(b"nextone8", NO_NONCE, b"this8888", 0))
+    next_one = Call(b"nextone8", NO_NONCE, b"this8888", 0)
+    keeper.accept(next_one)
+    assert keeper.accepts(next_one), "its answer may be late"
+    assert not keeper.accepts(next_one, answered=True), "the call is late"
     assert not keeper.accepts(Call(b"present8", NO_NONCE, b"this8888", TAKE_OVER)), "it was read late"
     assert not asks()
     keeper.vacate()

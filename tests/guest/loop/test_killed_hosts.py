@@ -158,6 +158,19 @@ def test_a_call_that_comes_late_does_not_win(board: Switchboard) -> None:
     later.close()
 
 
+def test_a_call_that_is_repeated_late_does_not_disturb_its_host(board: Switchboard) -> None:
+    """As by the door, while the engine still holds what was written to standard input."""
+    board.first_host().close(detach=True)
+    host = board.another_host()
+    assert goes_past(host)
+    assert board.guest.stdin is not None
+    board.guest.stdin.write(Call(host.nonce, NO_NONCE, WHERE, TAKE_OVER).pack(board.token))
+    assert goes_past(host)
+    assert host.run("seq 50000", args={"session": None})[1].endswith(b"\n50000\n")
+    assert host.resumed == 0
+    host.close()
+
+
 def test_who_lost_it_while_cut_off_does_not_get_it_back_when_the_other_has_left(
     board: Switchboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
