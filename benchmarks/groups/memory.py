@@ -9,13 +9,13 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.measuring import KIB, MIB, Goal, Options, Row, summary
-from sandbox import DockerEnvironment
+from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.operations import OPERATIONS
 
 SETTLE_SECONDS = 0.5
 
 
-def call_everything(env: DockerEnvironment) -> None:
+def call_everything(env: SandboxedEnvironment) -> None:
     """Call every operation once; all but those of pages, which need a server, have to work."""
     ident = env.run("cat", background=True, pty=True).unwrap().id
     calls: dict[str, Callable[[], Any]] = {

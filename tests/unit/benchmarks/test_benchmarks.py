@@ -12,8 +12,10 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import compare, pictures, report
 from benchmarks.groups import GROUPS, Group
+from benchmarks.groups.memory import call_everything
 from benchmarks.measuring import Goal, Options, Row, summary, take_turns
 from benchmarks.timeline import Trace
+from sandbox import LocalEnvironment
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -79,6 +81,12 @@ def test_a_quick_run_of_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert row["figures"]["p50"] > 0 < row["beside"]["p50"]
     assert [goal["goal"] for goal in row["goals"]] == ["p50 ≤ 60", "ratio ≤ 2"]
     assert "10 MiB of output, kept whole" in capsys.readouterr().out
+
+
+def test_memory_is_measured_after_a_call_of_every_operation() -> None:
+    with LocalEnvironment() as env:
+        call_everything(env)
+        assert env.run("true").unwrap().id == "c3"
 
 
 def test_goals() -> None:
