@@ -16,7 +16,7 @@ import docker.errors
 
 from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.docker.container.arguments import check_runtime
-from sandbox.docker.container.disk import Disk, note_refused_devices, prepare
+from sandbox.docker.container.disk import Disk, host_disk, note_refused_devices, prepare
 from sandbox.docker.container.profiles import Profile
 from sandbox.docker.container.removal import remove
 from sandbox.docker.container.shortcut import take_shortcut
@@ -139,7 +139,7 @@ class DockerBackend:
             waiting.note(self.name)
         hello = {
             "isolated": True,
-            "disk": disk.for_guest(self._limits, container.places(self._limits)),
+            "disk": disk.for_guest(self._limits, container.places(self._limits), host_disk(client, disk, runtime.mount)),
             "keep": None if self.kept is None else reaching.for_guest(self.kept),
             "names": for_guest(request.names),
         }

@@ -63,6 +63,7 @@ ONCE = frozenset(
         "reconnected",
         "memory_nearly_full",
         "disk_nearly_full",
+        "write_lost",
         "processes_nearly_full",
     }
 )

@@ -38,7 +38,7 @@ def main() -> None:
     try:
         hello, rest = _read_hello(decoder)
         isolated = bool(hello["isolated"])
-        place = _parse_place(hello["place"])
+        place = _parse_place(hello["place"], (hello.get("disk") or {}).get("host_disk"))
     except _MALFORMED_HELLO as error:
         _refuse(error)
     out_fd = _take_pipe()
@@ -123,7 +123,7 @@ def _read_hello(decoder: wire.Decoder) -> tuple[dict[str, Any], list[tuple[int, 
             return fields, frames[1:]
 
 
-def _parse_place(fields: dict[str, Any]) -> Place:
+def _parse_place(fields: dict[str, Any], host_disk: str | None) -> Place:
     return Place(
         workspace=os.fsencode(fields["workspace"]),
         home=os.fsencode(fields["home"]),
@@ -140,6 +140,7 @@ def _parse_place(fields: dict[str, Any]) -> Place:
         any_user=fields.get("any_user") is True,
         read_roots=tuple(os.fsencode(root) for root in fields.get("read_roots") or ()),
         root_names=tuple(os.fsencode(name) for name in fields.get("root_names") or ()),
+        host_disk=None if host_disk is None else os.fsencode(host_disk),
     )
 
 

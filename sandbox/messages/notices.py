@@ -265,6 +265,10 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"The disk limit of {size(f.get('limit'))} was exceeded ({size(f.get('used'))} are used), so the command was killed.",
         "Delete what is not needed; a command that writes more is killed again.",
     ),
+    "write_lost": lambda f: (
+        f"The host's disk ran full a moment after {f.get('path')} was written: some of its content is lost.",
+        "Look at the file, and write it again when the host has room.",
+    ),
     "files_changed": _changed,
     "not_kept": lambda f: (
         f"{f.get('count')} entries are not in the checkpoint: {', '.join(map(str, f.get('names', [])))}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -61,6 +62,18 @@ def test_the_size_is_exact_and_more_than_memory(docker_env: Make) -> None:
     assert 250 * MIB < int(home.stdout) < 300 * MIB
     refused = env.write("more", "x" * (8 * MIB))
     assert refused.ok or refused.code is ErrorCode.no_space
+
+
+@needs_loop
+def test_the_guest_sees_how_much_room_the_host_has(docker_env: Make) -> None:
+    env, client = docker_env(limits=BIG), connect()
+    made = disk.prepare(client, BIG, env.backend._profile, "/workspace", "not-made")
+    made.release()
+    folder = disk.host_disk(client, made, "/.gamebox")
+    host = os.statvfs(client.info()["DockerRootDir"])
+    seen = env.run(f"stat -f -c '%b %S' {folder}").unwrap().output.split()
+    assert [int(number) for number in seen] == [host.f_blocks, host.f_frsize]
+    assert disk.host_disk(client, dataclasses.replace(made, kind="volume"), "/.gamebox") is None
 
 
 @needs_loop

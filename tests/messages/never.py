@@ -32,6 +32,7 @@ NOTICES: dict[str, str] = {
     "finish_unchecked": _ENDS,
 }  # fmt: skip
 RARE_NOTICES: dict[str, str] = {
+    "write_lost": "it takes a host whose disk loses its last 4 GiB in the third of a second after a long write",
     "others_killed": "it takes a fork storm that outruns killing one by one for 0.2 s; of 38 tries (in shell, Python and C, with "
     "256 and 512 processes) 1 came to it, and 4 ended the sandbox",
 }

@@ -72,11 +72,11 @@ class Disk:
         """Return whether a measured volume may replace this disk if the engine cannot mount it."""
         return self.kind == "ext4" and limits.disk != "hard"
 
-    def for_guest(self, limits: Limits, others: Iterable[str]) -> dict[str, Any]:
+    def for_guest(self, limits: Limits, others: Iterable[str], host_disk: str | None = None) -> dict[str, Any]:
         """Return what the guest needs (see ``guest.watch.disk``). It reads back the sizes of the places and of ``others``."""
         limit = limits.files_bytes if self.watched else None
         bounded = [*(path for path, _ in self.places), *others]
-        return {"kind": self.kind, "watched": list(self.watched), "limit": limit, "bounded": bounded}
+        return {"kind": self.kind, "watched": list(self.watched), "limit": limit, "bounded": bounded, "host_disk": host_disk}
 
     def release(self) -> None:
         """Close the devices: after the start, when the engine holds them, or after a failed one."""
@@ -131,6 +131,20 @@ def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, works
                 raise
             problem = error.message
     return _measured(fitted, profile, workspace, watched, problem, labels)
+
+
+def host_disk(client: docker.DockerClient, disk: Disk, volume: str) -> str | None:
+    """Return ``volume``, the path of a volume in the sandbox, if it lies on the disk that stores the sandbox's disks; else None.
+
+    The guest sees there how much room the host has (docs/decisions/0013).
+    """
+    if disk.kind != "ext4":
+        return None
+    folder = Path(_engine_facts(client)["DockerRootDir"])
+    try:
+        return volume if folder.stat().st_dev == (folder / "volumes").stat().st_dev else None
+    except OSError:
+        return None
 
 
 def note_refused_devices(client: docker.DockerClient, reason: str) -> None:

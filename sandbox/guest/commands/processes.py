@@ -252,7 +252,8 @@ class Processes:
     def news(self, answered: Any) -> list[dict[str, Any]]:
         """Return notices for the next answer; the end of the command with the id ``answered`` is in the answer itself."""
         of_time = self.lifetime.notices() if self.lifetime is not None else []
-        return [*self.pending_notices.take(answered), *self._server_notices(), *of_time]
+        lost = self.place.write_out.notices()
+        return [*self.pending_notices.take(answered), *self._server_notices(), *lost, *of_time]
 
     def _server_notices(self) -> list[dict[str, Any]]:
         """Return notices of ports on which commands in the background, or what commands left behind, began to listen."""

@@ -8,15 +8,14 @@ import stat
 import threading
 from types import TracebackType
 
+from ..loop.context import Place
 from ..protocol.faults import Fault
-from .roots import SAFE, Roots, encode_path
+from .roots import SAFE, encode_path, roots_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
 
-# The major number of loop devices in st_dev; see loop(4).
-_LOOP_MAJOR = 7
 # Held while a file is checked and replaced, so that one of two simultaneous edits fails with path_changed.
 _commit = threading.Lock()
 
@@ -24,12 +23,13 @@ _commit = threading.Lock()
 class Replacement:
     """The new content of ``path``; without ``commit`` it is discarded.
 
-    A link at ``path`` is followed inside the roots. An existing file keeps its mode unless ``mode`` is given. A file that the user
-    may not write is refused, as it would be when written in place. ``previous`` is the status of the existing file.
+    A link at ``path`` is followed inside the roots of ``place``. An existing file keeps its mode unless ``mode`` is given. A file
+    that the user may not write is refused, as it would be when written in place. ``previous`` is the status of the existing file.
     """
 
-    def __init__(self, roots: Roots, path: str, mode: int | None = None) -> None:
-        self._roots, self._path = roots, path
+    def __init__(self, place: Place, path: str, mode: int | None = None) -> None:
+        self._roots, self._path, self._write_out = roots_of(place), path, place.write_out
+        roots = self._roots
         if encode_path(path).endswith(b"/"):  # checked before a folder is made for an impossible name
             raise Fault("is_a_directory", path=roots.display(path))
         folder = os.path.dirname(path)
@@ -89,8 +89,7 @@ class Replacement:
         try:
             if self._mode is not None:
                 os.fchmod(self._file, self._mode)
-            if os.major(os.fstat(self._file).st_dev) == _LOOP_MAJOR:
-                os.fsync(self._file)  # the device is sparse: a full disk of the host shows only now
+            self._write_out.settle(self._file, self._roots.display(self._path))
             with _commit:
                 if unchanged_since is not None and not same_file(unchanged_since, self._current_status()):
                     raise Fault("path_changed", path=self._roots.display(self._path))

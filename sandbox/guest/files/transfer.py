@@ -31,7 +31,7 @@ def upload(call: Call) -> dict[str, Any]:
     if call.args.get("kind") == "tree":
         return unpack(roots, path, call.body(), limit)
     size = 0
-    with Replacement(roots, path, call.args.get("mode")) as new:
+    with Replacement(call.place, path, call.args.get("mode")) as new:
         for chunk in call.body():
             size += len(chunk)
             if size > limit:

@@ -25,7 +25,7 @@ def write(call: Call) -> dict[str, Any]:
         content = _encode("content", content)
     roots = roots_of(call.place)
     _check_size(call, roots, path, len(content))
-    with Replacement(roots, path) as new:
+    with Replacement(call.place, path) as new:
         new.write(content)
         new.commit()
         created = new.previous is None
@@ -40,7 +40,7 @@ def edit(call: Call) -> dict[str, Any]:
     data, status = _read_text(call, roots, path)
     changed, result = apply_edit(data, call.args, roots.display(path))
     _check_size(call, roots, path, len(changed))
-    with Replacement(roots, path) as replacement:
+    with Replacement(call.place, path) as replacement:
         replacement.write(changed)
         replacement.commit(unchanged_since=status)
     return result

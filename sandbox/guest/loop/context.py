@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..write_out import WriteOut
+
 TYPE_CHECKING = False  # typing and dataclasses cost a guest a third of its start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ class Place:
     folders that may only be read. ``user`` is the name of the user that commands run as; ``any_user`` says whether ``run`` may
     choose another one.
     ``interpreter`` is the argv prefix that starts this very Python with the guest and its libraries importable. ``launcher`` is the
-    path of the program that starts commands.
+    path of the program that starts commands. ``host_disk`` is for ``write_out``, see there.
     """
 
     __slots__ = (
@@ -35,6 +37,7 @@ class Place:
         "uid",
         "user",
         "workspace",
+        "write_out",
     )
 
     def __init__(
@@ -54,6 +57,7 @@ class Place:
         read_roots: tuple[bytes, ...] = (),
         root_names: tuple[bytes, ...] = (),
         launcher: str = "",
+        host_disk: bytes | None = None,
     ) -> None:
         self.workspace = workspace
         self.home = home
@@ -70,6 +74,7 @@ class Place:
         self.read_roots = read_roots
         self.root_names = root_names
         self.launcher = launcher
+        self.write_out = WriteOut(host_disk)
 
 
 class HelperResult:

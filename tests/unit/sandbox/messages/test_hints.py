@@ -164,6 +164,7 @@ OOM = {"kills": 1, "limit": 2 * GIB, "certain": True}
         ("out_of_memory", {**OOM, "kills": 2, "certain": False}, "killed 2 processes in this sandbox, while this command ran."),
         ("too_many_processes", {"hits": 2, "limit": 64, "exit_code": 0}, "was hit 2 times while this command ran."),
         ("disk_nearly_full", {"path": "/tmp", "free": 0, "size": 48 << 20}, "/tmp is full: nothing of its 48.0 MiB is left."),
+        ("write_lost", {"path": "/workspace/a"}, "ran full a moment after /workspace/a was written: some of its content is lost."),
         ("left_running", {"count": 1, "id": "c3"}, "The command left 1 process running, under the id c3."),
         ("command_ended", {"id": "c1", "signal": "SIGKILL", "reason": "cpu"}, "by SIGKILL (its processor time was used up)."),
         ("command_ended", {"id": "c1", "exit_code": 3, "reason": None}, "The command c1 ended with exit code 3."),

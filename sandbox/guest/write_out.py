@@ -1,0 +1,86 @@
+"""Have the bytes of a replaced file leave this kernel's memory: before the answer, or right after it (docs/decisions/0013).
+
+The sandbox's own disks are sparse files of the host. If the host's disk is full, that shows only when their bytes leave memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# The major number of loop devices in st_dev; see loop(4).
+_LOOP_MAJOR = 7
+# A shorter file is written out in less than a millisecond, before the answer.
+LONG_BYTES = 4 << 20
+# While more than this is free on the host's disk, long files are written out after the answer.
+MARGIN_BYTES = 4 << 30
+# A file that is replaced or deleted within this time is never written out.
+LATER_SECONDS = 0.3
+
+
+class WriteOut:
+    """Writes out what was written to the sandbox's disks. May be used by many threads.
+
+    ``host_disk`` is a folder on the disk of the host that stores the sandbox's disks; None if no folder here is known to be.
+    """
+
+    def __init__(self, host_disk: bytes | None = None) -> None:
+        self._host_disk = host_disk
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[float, int, int, str]] = deque()  # when due, a descriptor, its size, its path for people
+        self._lost: deque[str] = deque(maxlen=20)
+
+    def settle(self, file: int, path: str) -> None:
+        """Write out a file that is complete, unless it is in memory; a long one later if the host has much room. Raises OSError."""
+        status = os.fstat(file)
+        if os.major(status.st_dev) != _LOOP_MAJOR:
+            return
+        if status.st_size < LONG_BYTES or not self._postpone(file, status.st_size, path):
+            os.fsync(file)
+
+    def _postpone(self, file: int, size: int, path: str) -> bool:
+        """Have the file written out in a moment. Returns False if that is not safe, or no thread can be started."""
+        if self._host_disk is None:
+            return False
+        with self._lock:
+            found = os.statvfs(self._host_disk)
+            free = found.f_bavail * found.f_frsize - sum(size for _, _, size, _ in self._waiting)
+            if free < MARGIN_BYTES + size:
+                return False
+            if not self._waiting:
+                try:
+                    threading.Thread(target=self._work, name="write-out", daemon=True).start()
+                except RuntimeError:
+                    return False
+            self._waiting.append((time.monotonic() + LATER_SECONDS, os.dup(file), size, path))
+        return True
+
+    def _work(self) -> None:
+        """Write out what waits, one file after the other; end when nothing does."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return
+                due, file, _, path = self._waiting[0]
+            time.sleep(max(0.0, due - time.monotonic()))
+            try:
+                if os.fstat(file).st_nlink:
+                    os.fsync(file)
+            except OSError:
+                self._lost.append(path)
+            with self._lock:
+                self._waiting.popleft()
+            os.close(file)
+
+    def notices(self) -> list[dict[str, Any]]:
+        """Return a notice for each file whose bytes were lost after it was reported as written; each is returned once."""
+        found = []
+        while self._lost:
+            found.append({"code": "write_lost", "path": self._lost.popleft()})
+        return found

@@ -1,0 +1,146 @@
+"""When the bytes of a replaced file leave memory: before the answer, or right after it, and what is said of those that are lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sandbox.guest import write_out
+from sandbox.guest.write_out import LONG_BYTES, MARGIN_BYTES, WriteOut
+
+
+class Disk:
+    """Stands for the host's disk: ``free`` bytes; notes in which thread which file was written out; full if ``full``."""
+
+    def __init__(self) -> None:
+        self.free = MARGIN_BYTES + 3 * LONG_BYTES
+        self.full = False
+        self.written: list[tuple[bool, int]] = []  # whether by the test's own thread; inode
+
+    def fsync(self, file: int) -> None:
+        self.written.append((threading.current_thread() is threading.main_thread(), os.fstat(file).st_ino))
+        if self.full:
+            raise OSError(errno.ENOSPC, "full")
+
+    def statvfs(self, folder: bytes) -> SimpleNamespace:
+        assert folder == b"/host"
+        return SimpleNamespace(f_bavail=self.free // 4096, f_frsize=4096)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
+    made = Disk()
+    monkeypatch.setattr(write_out, "_LOOP_MAJOR", os.major(tmp_path.stat().st_dev))
+    monkeypatch.setattr(os, "fsync", made.fsync)
+    monkeypatch.setattr(os, "statvfs", made.statvfs)
+    return made
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[[int], int]]:
+    files: list[int] = []
+
+    def made(size: int) -> int:
+        files.append(os.open(tmp_path / f"file{len(files)}", os.O_RDWR | os.O_CREAT))
+        os.ftruncate(files[-1], size)
+        return files[-1]
+
+    yield made
+    for file in files:
+        os.close(file)
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def inode(file: int) -> int:
+    return os.fstat(file).st_ino
+
+
+def test_a_short_file_is_written_out_before_the_answer(disk: Disk, make: Callable[[int], int]) -> None:
+    file = make(LONG_BYTES - 1)
+    WriteOut(b"/host").settle(file, "file")
+    assert disk.written == [(True, inode(file))]
+
+
+def test_a_long_file_is_written_out_after_the_answer_while_the_host_has_much_room(
+    disk: Disk, make: Callable[[int], int]
+) -> None:
+    files, out = [make(LONG_BYTES), make(LONG_BYTES)], WriteOut(b"/host")
+    for file in files:
+        out.settle(file, "file")
+    assert disk.written == []
+    until(lambda: not out._waiting)
+    assert disk.written == [(False, inode(file)) for file in files]
+    assert out.notices() == []
+    out.settle(files[0], "file")  # by another thread: the first has ended
+    until(lambda: len(disk.written) == 3)
+
+
+@pytest.mark.parametrize("host_disk", [b"/host", None])
+def test_a_long_file_is_written_out_before_the_answer_where_room_is_short_or_unknown(
+    disk: Disk, make: Callable[[int], int], host_disk: bytes | None
+) -> None:
+    file = make(LONG_BYTES)
+    if host_disk is not None:
+        disk.free = MARGIN_BYTES + LONG_BYTES - 4096
+    WriteOut(host_disk).settle(file, "file")
+    assert disk.written == [(True, inode(file))]
+
+
+def test_what_still_waits_counts_as_used(disk: Disk, make: Callable[[int], int]) -> None:
+    files, out = [make(LONG_BYTES) for _ in range(3)], WriteOut(b"/host")
+    disk.free = MARGIN_BYTES + 2 * LONG_BYTES
+    for file in files:
+        out.settle(file, "file")
+    assert disk.written == [(True, inode(files[2]))]
+    until(lambda: not out._waiting)
+
+
+def test_a_full_disk_is_a_failure_at_once_or_a_notice_later(disk: Disk, make: Callable[[int], int]) -> None:
+    out, disk.full = WriteOut(b"/host"), True
+    with pytest.raises(OSError, match="full"):
+        out.settle(make(1), "short")
+    out.settle(make(LONG_BYTES), "/workspace/long")
+    until(lambda: out._lost)
+    assert out.notices() == [{"code": "write_lost", "path": "/workspace/long"}]
+    assert out.notices() == []
+
+
+def test_a_file_that_was_deleted_meanwhile_is_never_written_out(
+    disk: Disk, make: Callable[[int], int], tmp_path: Path
+) -> None:
+    out = WriteOut(b"/host")
+    out.settle(make(LONG_BYTES), "file")
+    (tmp_path / "file0").unlink()
+    until(lambda: not out._waiting)
+    assert disk.written == []
+
+
+def test_no_thread_can_be_started(disk: Disk, make: Callable[[int], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    file = make(LONG_BYTES)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    WriteOut(b"/host").settle(file, "file")
+    assert disk.written == [(True, inode(file))]
+
+
+def test_files_in_memory_have_nowhere_to_go(
+    disk: Disk, make: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_out, "_LOOP_MAJOR", 4000)
+    WriteOut(b"/host").settle(make(LONG_BYTES), "file")
+    assert disk.written == []
