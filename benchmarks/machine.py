@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import resource
 import subprocess
 import sys
 import time
@@ -99,6 +100,12 @@ def processor_ms(pids: Iterable[int]) -> float:
     """Return the processor time of all threads that these processes have now."""
     files = (f"{task}/schedstat" for pid in pids for task in Path(f"/proc/{pid}/task").glob("*"))
     return sum(int(line.split()[0]) for file in files for line in _lines(file)) / 1e6
+
+
+def children_ms() -> float:
+    """Return the processor time of all children of this process that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) * 1000
 
 
 def container_processor_ms(pid: int) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 import time
@@ -104,19 +103,15 @@ def processor_time(env: DockerEnvironment, rounds: int) -> Row:
             "sandbox": machine.container_processor_ms(guest)
         }
 
-    def bare_spent() -> float:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return (used.ru_utime + used.ru_stime) * 1000
-
     before = spent()
     with _counting([guest, *(pid for pids in parties.values() for pid in pids)]) as instructions:
         for _ in range(rounds):
             env.run("true").unwrap()
     taken = {name: (value - before[name]) / rounds for name, value in spent().items()}
-    began, own = bare_spent(), time.process_time()
+    began, own = machine.children_ms(), time.process_time()
     for _ in range(rounds):
         bare_bash()
-    beside = (bare_spent() - began + (time.process_time() - own) * 1000) / rounds
+    beside = (machine.children_ms() - began + (time.process_time() - own) * 1000) / rounds
     counted = f"{sum(instructions) / rounds / 1e6:.2f} million instructions" if instructions else (
         "this machine counts no instructions, so this is user and system time"
     )  # fmt: skip
