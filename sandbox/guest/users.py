@@ -17,6 +17,8 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CODE_PATHS = frozenset(
     {"PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "PERL5LIB", "RUBYLIB", "NODE_PATH", "BASH_ENV", "ENV"}
 )
+# By uid, with the time of change of PASSWD.
+_login_shells: dict[int, tuple[int, str]] = {}
 # To setresuid, the highest number means "no change".
 HIGHEST_ID = (1 << 31) - 1
 
@@ -85,6 +87,21 @@ def _is_closed(folder: str, uid: int) -> bool:
 def find_name(uid: int) -> str | None:
     """Return the name of a user's number in /etc/passwd, or None."""
     return next((row.name for row in map(_parse_user, _rows(PASSWD)) if row is not None and row.uid == uid), None)
+
+
+def find_login_shell(uid: int) -> str:
+    """Return the shell of a user as bash finds it for its variable SHELL."""
+    try:
+        changed = os.stat(PASSWD).st_mtime_ns
+    except OSError:
+        changed = 0
+    known = _login_shells.get(uid)
+    if known is None or known[0] != changed:
+        number = b"%d" % uid
+        row = next((row for row in _rows(PASSWD) if len(row) > 2 and row[2] == number), [])
+        shell = os.fsdecode(row[6]) if len(row) > 6 and len(row[6]) < 4096 else ""
+        known = _login_shells[uid] = (changed, shell or "/bin/sh")
+    return known[1]
 
 
 def _parse_user(row: list[bytes]) -> User | None:

@@ -319,13 +319,15 @@ class Command:
 
     def _drain(self, fd: int) -> None:
         """Read what was in the pipe when the leader ended, and no more: what it left behind may write forever."""
+        if self.tree_empty and not self._read(fd, READ_BYTES):  # mostly nothing is left, and no writer
+            return
         waiting = array.array("i", [0])
         fcntl.ioctl(fd, termios.FIONREAD, waiting)
         left = waiting[0]
         while left > 0 and (size := self._read(fd, min(left, READ_BYTES))):
             left -= size
         if not left and self.tree_empty and fd in self._pipes:
-            self._read(fd, READ_BYTES)  # end of file: no writer is left
+            self._read(fd, READ_BYTES)  # end of file
 
     def _drain_terminal(self, fd: int) -> None:
         """Read what is left in a terminal, less than READ_BYTES, and close it: it was hung up with its leader."""

@@ -6,6 +6,7 @@ import os
 import time
 from functools import partial
 
+from .. import users
 from ..loop.reactor import Timer
 from ..protocol.faults import Fault, internal_fault
 from . import limit_hits, sessions
@@ -55,7 +56,7 @@ def run(processes: Processes, args: dict[str, Any], reply: Reply, event: Callabl
 
 def _check_count(processes: Processes, in_background: bool) -> None:
     """Raise Fault if as many commands run as the limits allow."""
-    running = [c for c in processes.commands.values() if c.running and c.in_background == in_background]
+    running = [c for c in processes.alive() if c.running and c.in_background == in_background]
     if in_background:
         most = processes.place.limits["background_commands"]
         if len(running) >= most:
@@ -136,8 +137,7 @@ class RunRequest:
         processes, args = self._processes, self._args
         spec, stdin = self._spec(), _stdin(args)
         self._counters_before = limit_hits.Counters(processes.cgroup)
-        with processes.spawner.acting_as_user:
-            processes.changes.begin()
+        processes.changes.begin(processes.spawner.acting_as_user)
         command = self._command = processes.new_command(args["keep_output_bytes"], self._ended)
         if self._foreground:
             self._session.holder = command.id
@@ -177,7 +177,12 @@ class RunRequest:
             if shell is None:
                 raise Fault("shell_not_found")
             carried = sessions.build_carried_arguments(session.functions, session.variables, env)
-            argv, state_fd = sessions.build_shell_argv(shell[0], shell[1], args["command"], carried), shell[1]
+            state_fd = shell[1] if self._foreground else None
+            adds_shell = self._processes.isolated and "SHELL" not in env and sessions.is_bash(shell[0])
+            if adds_shell:
+                uid = self._processes.place.uid if session.user is None else session.user.uid
+                env["SHELL"] = users.find_login_shell(uid)
+            argv = sessions.build_shell_argv(shell[0], state_fd, args["command"], carried, unexport_shell=adds_shell)
         return Spec(
             argv,
             env,

@@ -10,6 +10,7 @@ and only bash can list them completely: it prints them when it ends (DUMP), and 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -54,10 +55,14 @@ RESTORE = (
 _PRELUDE = (
     """__gamebox_save() { [ "${__gamebox_saved-}" ] || { """
     """BUILTINprintf '%s\\0' "$PWD"; BUILTINexport -p; BUILTINprintf '\\0'; """
-    """DUMP; } >&FD; } 2>/dev/null; """
-    """trap '{ set +x; } 2>/dev/null; __gamebox_save' EXIT; __gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
+    """DUMP; } >&FD; }; trap '{ set +x; __gamebox_save; } 2>/dev/null' EXIT; """
+    """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
     """{ __gamebox_status=$?; set +x; __gamebox_save; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
 )
+# For a command whose state nothing carries over.
+_PRELUDE_WITHOUT_STATE = """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
+# bash asks the user database for SHELL, unless it is in the environment, and does not export it.
+_UNEXPORT_SHELL = "builtin export -n SHELL; "
 # Variables that the shell sets for itself and a session does not keep: exported ones, then the others. IFS and PS4 would affect the
 # lines around the user's command.
 _SHELL_EXPORTS = {"_", "SHLVL", "PWD", "OLDPWD", "BASHPID", "GAMEBOX_STATE", "SHELLOPTS", "BASHOPTS"}
@@ -195,14 +200,31 @@ def find_shell() -> tuple[str, int] | None:
     return None
 
 
-def build_shell_argv(shell: str, fd: int, command: str, carried: tuple[str, ...] | list[str] = ()) -> list[str]:
-    """Return the argv that runs ``command`` and writes the state to ``fd``. ``carried`` comes from ``build_carried_arguments``."""
-    name = os.path.basename(shell)
-    bash = name == "bash"
-    text = _PRELUDE.replace("FD", str(fd)).replace("BUILTIN", "builtin " if bash else "")
+def is_bash(shell: str) -> bool:
+    """Return whether a shell is bash."""
+    return os.path.basename(shell) == "bash"
+
+
+def build_shell_argv(
+    shell: str, fd: int | None, command: str, carried: tuple[str, ...] | list[str] = (), *, unexport_shell: bool = False
+) -> list[str]:
+    """Return the argv that runs ``command`` and writes the state to ``fd``, or nowhere if it is None.
+
+    ``carried`` comes from ``build_carried_arguments``. ``unexport_shell`` says that SHELL is in the environment only for bash
+    itself, see ``users.find_login_shell``.
+    """
+    bash = is_bash(shell)
+    text = _build_text(bash, fd, bool(carried), unexport_shell)
+    return [shell, "-c", text, os.path.basename(shell), command, *(carried if bash else ())]
+
+
+@functools.cache
+def _build_text(bash: bool, fd: int | None, carries: bool, unexport_shell: bool) -> str:
+    text = _PRELUDE_WITHOUT_STATE if fd is None else _PRELUDE
+    text = text.replace("FD", str(fd)).replace("BUILTIN", "builtin " if bash else "")
     text = text.replace("DUMP", DUMP if bash else DUMP_NOTHING)
-    text = text.replace("RESTORE", RESTORE if bash and carried else "")
-    return [shell, "-c", text, name, command, *(carried if bash else ())]
+    text = text.replace("LOCAL", _UNEXPORT_SHELL if unexport_shell else "")
+    return text.replace("RESTORE", RESTORE if bash and carries else "")
 
 
 def build_carried_arguments(functions: str, variables: dict[str, str], without: Collection[str]) -> list[str]:
@@ -252,6 +274,11 @@ def parse_state(data: bytes) -> State | None:
 
 def parse_exports(text: str) -> dict[str, str]:
     """Parse the output of ``export -p`` of bash (``declare -x A="b"``) or a POSIX shell (``export A='b'``)."""
+    return dict(_parse_exports(text))
+
+
+@functools.lru_cache(maxsize=1)  # few commands change a variable
+def _parse_exports(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     position = 0
     while match := _DECLARATION.search(text, position):

@@ -36,7 +36,7 @@ LEAST_SAMPLE_SECONDS, LONGEST_SAMPLE_SECONDS = 0.2, 30.0
 MOST_DESCRIPTORS, MOST_PORTS = 1024, 8
 COMMAND_CHARS = 200
 # The shell around a command (see ``sessions``) has this before the command itself.
-_SHELL_PRELUDE = re.compile(rb"\A[^\0]*\0-c\0[^\0]*; exit \$__gamebox_status\0([^\0]*)\0([^\0]*)")
+_SHELL_PRELUDE = re.compile(rb"\A[^\0]*\0-c\0[^\0]*; exit \$(?:__gamebox_status|\?)\0([^\0]*)\0([^\0]*)")
 
 
 class ProcessList:

@@ -44,6 +44,7 @@ INPUT_FD, OUTPUT_FD = 3, 4
 MAX_MESSAGE = 64 * 1024 * 1024
 # The longest reply that a host accepts, unless the request names another limit.
 MAX_REPLY = 4 * 1024 * 1024
+_ENCODERS = {nan: json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=nan) for nan in (False, True)}
 _ZERO = b"\0\0\0"
 _LENGTH = struct.Struct(">I")
 
@@ -199,8 +200,7 @@ def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = Fal
     Raises ValueError for a number that JSON does not have (NaN, infinity), which would make the other end close the pipe; not
     with ``any_number``.
     """
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"), allow_nan=any_number)
-    encoded = text.encode("utf-8", "surrogatepass" if exact else "replace")
+    encoded = _ENCODERS[any_number].encode(fields).encode("utf-8", "surrogatepass" if exact else "replace")
     return _LENGTH.pack(len(encoded)) + encoded + blob
 
 

@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..kernel import ActingOnFiles
+
     States = dict[bytes, int]
 
 # About 200 bytes of the guest's memory each.
@@ -63,16 +65,19 @@ class Tracker:
         self._crowded = False
         self.last: dict[str, Any] = {"id": None, "created": [], "modified": [], "deleted": []}
 
-    def begin(self) -> None:
-        """Note that a command is about to start, and scan the tree if that has not been done yet."""
+    def begin(self, acting: ActingOnFiles | None = None) -> None:
+        """Note that a command is about to start, and scan the tree if that has not been done yet, ``acting`` as the user."""
         self._crowded = self._crowded or self._running > 0
         self._running += 1
         if not self._wanted or self._states is not None:
             return
-        if self._cost <= MOST_SECONDS:
+        if self._cost > MOST_SECONDS:
+            self._cost *= 0.9  # so that a tree that has become smaller is tried again
+        elif acting is None:
             self._scan_first(MOST_SECONDS)
         else:
-            self._cost *= 0.9  # so that a tree that has become smaller is tried again
+            with acting:
+                self._scan_first(MOST_SECONDS)
 
     def _scan_first(self, seconds: float) -> None:
         if not self._lock.acquire(blocking=False):

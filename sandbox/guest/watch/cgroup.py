@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 ROOT = "/sys/fs/cgroup"
@@ -95,6 +96,7 @@ def open_own_cgroup() -> Cgroup:
     return Cgroup(ROOT if os.getpid() == 1 else "/nonexistent")
 
 
+@functools.lru_cache(maxsize=8)  # most counters are read around each command and stay as they were
 def _named(text: bytes, name: bytes) -> int | None:
     """Return the value in the line "name value"."""
     for line in text.splitlines():

@@ -32,6 +32,7 @@ class Headroom:
         self._isolated = isolated
         self.started = time.monotonic()
         self._reported: set[str] = set()
+        self._folders = _find_file_systems((place.workspace, place.home, b"/tmp"))
 
     def notices(self, stopped_for_disk: bool = False, out_of_processes: bool = False) -> list[dict[str, Any]]:
         """Return notices of what is nearly used up, with sizes in bytes; each is sent once until the use has gone down.
@@ -78,15 +79,14 @@ class Headroom:
 
     def places(self) -> list[tuple[str, int, int]]:
         """Return (path, free bytes, size in bytes) of each file system that commands may write to."""
-        found, devices = [], set()
-        for folder in (self._place.workspace, self._place.home, b"/tmp"):
+        found = []
+        for folder in self._folders:
             try:
-                device, state = os.stat(folder).st_dev, os.statvfs(folder)
+                state = os.statvfs(folder)
             except OSError:
                 continue
-            if device not in devices and state.f_blocks:
-                devices.add(device)
-                found.append((os.fsdecode(folder), state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize))
+            if state.f_blocks:
+                found.append((folder, state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize))
         return found
 
     def usage(self) -> dict[str, Any]:
@@ -106,6 +106,17 @@ class Headroom:
             "process_limit": limits["pids"] if self._isolated else None,
             "places": [{"path": path, "free_bytes": free, "size_bytes": size} for path, free, size in places],
         }
+
+
+def _find_file_systems(folders: tuple[bytes, ...]) -> list[str]:
+    """Return those of ``folders`` that are on a file system of their own, or the first of several on the same."""
+    found: dict[int, str] = {}
+    for folder in folders:
+        try:
+            found.setdefault(os.stat(folder).st_dev, os.fsdecode(folder))
+        except OSError:
+            continue
+    return list(found.values())
 
 
 def _is_in_memory(path: str) -> bool:

@@ -76,12 +76,16 @@ class Lifetime:
     def notices(self) -> list[dict[str, Any]]:
         """Return notices of the time that is left, one when each threshold is passed."""
         found = []
-        left = self.left()
-        for name, limit in (("lifetime", self._lifetime), ("idle", self._idle)):
-            seconds = left[f"{name}_left_seconds"]
-            if limit is None or seconds is None:
+        now = time.monotonic()
+        for name, limit, since in (("lifetime", self._lifetime, self._started), ("idle", self._idle, self._worked)):
+            if limit is None:
                 continue
-            passed = [step for step in _thresholds(limit) if seconds <= step]
+            steps = _thresholds(limit)
+            seconds = since + limit - now  # at least
+            passed = [step for step in steps if seconds <= step]
+            if passed:
+                seconds = self.left()[f"{name}_left_seconds"] or 0.0
+                passed = [step for step in steps if seconds <= step]
             if not passed:
                 self._reported.pop(name, None)
             elif min(passed) < self._reported.get(name, limit):
