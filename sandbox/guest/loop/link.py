@@ -165,6 +165,8 @@ class Link:
         with self._lock:
             if self._farewells.pop(out_fd, None) is not None or (out_fd == self._fd and self._watched):
                 self._reactor.unwatch(out_fd)
+            if out_fd == self._wide_fd:  # another pipe may get the number
+                self._wide_fd = -1
             if out_fd == self._fd:
                 self._fd, self._watched, self.lost = -1, False, True
                 self._clear()

@@ -7,6 +7,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -107,6 +108,57 @@ def test_a_host_that_goes_while_something_waits(pipe: Pipe) -> None:
     while not pipe.link.lost and time.monotonic() < deadline:
         time.sleep(0.01)
     assert pipe.link.lost
+    pipe.end()
+
+
+def in_reactor(pipe: Pipe, work: Callable[[], object]) -> None:
+    """Do what only the reactor's thread may do."""
+    done = threading.Event()
+
+    def call() -> None:
+        work()
+        done.set()
+
+    pipe.reactor.hand_over(call)
+    assert done.wait(10)
+
+
+def with_a_second_pipe_in_view(pipe: Pipe) -> tuple[int, int]:
+    """Let the link change to another pipe as soon as the first one, which is full, takes the rest."""
+    read, write = os.pipe()
+    pipe.link.message(Kind.REPLY, 1, {}, bytes(4 * wire.MAX_PAYLOAD))
+    in_reactor(pipe, lambda: pipe.link.reroute(write))
+    return read, write
+
+
+def test_a_host_that_is_gone_before_the_change_to_its_pipe_leaves_whole_frames(pipe: Pipe) -> None:
+    read, write = with_a_second_pipe_in_view(pipe)
+    in_reactor(pipe, lambda: pipe.link.hang_up(write))
+    assert pipe.link.lost
+    os.close(write)
+    other = os.open(os.devnull, os.O_RDWR)  # gets the number; nothing may be written to it
+    in_reactor(pipe, lambda: pipe.link.restart(b"nextnext", b"answer", pipe.write_end))
+    pipe.link.frame(Kind.PONG, pipe.link.key(7), b"on")
+    came = b""
+    while b"on" not in came[-2:]:
+        came += os.read(pipe.read_end, 65536)
+    before, _, behind = came.partition(b"answer")
+    frames = list(pipe.decoder.feed(before))
+    assert frames[-1][0] == Kind.ROUTE
+    assert not pipe.decoder.buffered, "a frame was left half written"
+    assert list(Decoder(b"nextnext").feed(behind)) == [(Kind.PONG, 7, b"on")]
+    for fd in (other, read):
+        os.close(fd)
+    pipe.end()
+
+
+def test_a_host_that_is_replaced_before_the_change_hears_it_on_its_new_pipe(pipe: Pipe) -> None:
+    read, write = with_a_second_pipe_in_view(pipe)
+    in_reactor(pipe, lambda: pipe.link.restart(b"nextnext", b"answer", pipe.write_end))
+    assert select.select([read], [], [], 10)[0]
+    assert os.read(read, 100) == b"answer"
+    for fd in (read, write):
+        os.close(fd)
     pipe.end()
 
 
