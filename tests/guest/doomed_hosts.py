@@ -47,8 +47,8 @@ class DoomedHosts:
         self._control.close()
         self._process.wait(LIFE_SECONDS)
 
-    def live(self, command: str, *, up: int | None = None, down: int | None = None, **options: Any) -> bool:
-        """Let a host attach, go past the engine and run ``command``. Returns whether it lived to get the answer.
+    def live(self, command: str = "", *, up: int | None = None, down: int | None = None, **options: Any) -> bool:
+        """Let a host attach, go past the engine and run ``command`` or ``download=`` a file. Returns whether it got the answer.
 
         It dies when it has sent ``up`` bytes, from the first of its call on, or received ``down`` bytes after its greeting.
         """
@@ -101,6 +101,9 @@ def live(order: dict[str, Any], connection: socket.socket) -> None:
     host = Host(board, stream, nonce=nonce, received=received)
     host.greet({})
     options = order["options"]
+    if "download" in options:
+        host.request("download", {"path": options["download"]}, timeout_seconds=LIFE_SECONDS, sink=lambda _: None)
+        return
     if options.pop("watched", False):
         options["watch"] = Watch(on_bytes=lambda _, data: None)
     host.run(order["command"], **options)

@@ -54,12 +54,12 @@ def goes_past(host: Host) -> bool:
     return stream._input is not None and stream._output is not None  # type: ignore[attr-defined]
 
 
-def pipes(board: Switchboard) -> int:
-    """How many pipes the guest has open. Its spare processes have sockets."""
+def opened(board: Switchboard, what: str) -> int:
+    """How many descriptors the guest has of that kind: "pipe:", or of that name."""
     folder, count = f"/proc/{board.guest.pid}/fd", 0
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):  # closed meanwhile
-            count += os.readlink(f"{folder}/{name}").startswith("pipe:")
+            count += what in os.readlink(f"{folder}/{name}")
     return count
 
 
@@ -91,15 +91,23 @@ def test_killed_in_the_middle_of_an_answer_it_blocks_nothing(
 ) -> None:
     """Nobody attaches: the guest notices by itself, and the command whose output was being watched goes on."""
     board.first_host().close(detach=True)
-    before = pipes(board)
+    before = opened(board, "pipe:")
     assert not doomed.live("seq 2000000; echo end >> ran", down=down, watched=True, args={"session": None})
     assert eventually(lambda: (Path(board._folder.name) / "ran").exists())
-    assert eventually(lambda: pipes(board) <= before), "its pipes stay"
+    assert eventually(lambda: opened(board, "pipe:") <= before), "its pipes stay"
     later = board.another_host(where=b"another1")  # which knows nothing of the host before
     big = later.run("seq 100000", args={"session": None})[1]
     assert big == b"".join(b"%d\n" % n for n in range(1, 100_001))
     assert later.resumed == 0
     later.close()
+
+
+def test_killed_in_the_middle_of_a_download_it_blocks_no_worker(board: Switchboard, doomed: DoomedHosts) -> None:
+    board.first_host().close(detach=True)
+    (Path(board._folder.name) / "big").write_bytes(bytes(20 << 20))
+    for down in (1, 100_000, 5_000_000):
+        assert not doomed.live(down=down, download="big")
+    assert eventually(lambda: not opened(board, "/big")), "a worker waits for a dead host to read on"
 
 
 def test_its_whole_answer_is_asked_for_again_by_the_next(board: Switchboard, doomed: DoomedHosts) -> None:
