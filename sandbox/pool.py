@@ -189,8 +189,8 @@ class SandboxPool(_Pool[E]):
 
         ``env``, ``network``, ``workspace`` and ``approver`` replace those of the pool, ``lifetime_seconds`` and ``idle_seconds``
         those of its limits; both run from now on. Waits for up to ``timeout_seconds`` for a member. Raises SandboxError:
-        ``capacity`` if none was ready in time, ``sandbox_closed``, what kept a sandbox from being made, and as ``DockerEnvironment``
-        does for options.
+        ``capacity`` if none was ready in time, ``sandbox_closed``, what kept a sandbox from being made, and for options as
+        ``DockerEnvironment`` does.
         """
         asked, until = self._for_caller(options), _deadline(timeout_seconds)
         for tries_left in reversed(range(MOST_TRIES)):
