@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 # The major number of loop devices in st_dev; see loop(4).
 _LOOP_MAJOR = 7
-# A shorter file is written out in less than a millisecond, before the answer.
-LONG_BYTES = 4 << 20
-# While more than this is free on the host's disk, long files are written out after the answer.
+# While more than this is free on the host's disk, files are written out after the answer.
 MARGIN_BYTES = 4 << 30
+# Each that waits holds a descriptor.
+MOST_WAITING = 64
 # A file that is replaced or deleted within this time is never written out.
 LATER_SECONDS = 0.3
 
 
 class WriteOut:
-    """Writes out what was written to the sandbox's disks. May be used by many threads.
+    """Writes out files on the sandbox's disks. May be used by many threads.
 
     ``host_disk`` is a folder on the disk of the host that stores the sandbox's disks; None if no folder here is known to be.
     """
@@ -37,11 +37,9 @@ class WriteOut:
         self._lost: deque[str] = deque(maxlen=20)
 
     def settle(self, file: int, path: str) -> None:
-        """Write out a file that is complete, unless it is in memory; a long one later if the host has much room. Raises OSError."""
+        """Write out a file that is complete, unless it is in memory; a moment later if the host has much room. Raises OSError."""
         status = os.fstat(file)
-        if os.major(status.st_dev) != _LOOP_MAJOR:
-            return
-        if status.st_size < LONG_BYTES or not self._postpone(file, status.st_size, path):
+        if os.major(status.st_dev) == _LOOP_MAJOR and not self._postpone(file, status.st_size, path):
             os.fsync(file)
 
     def _postpone(self, file: int, size: int, path: str) -> bool:
@@ -51,7 +49,7 @@ class WriteOut:
         with self._lock:
             found = os.statvfs(self._host_disk)
             free = found.f_bavail * found.f_frsize - sum(size for _, _, size, _ in self._waiting)
-            if free < MARGIN_BYTES + size:
+            if free < MARGIN_BYTES + size or len(self._waiting) >= MOST_WAITING:
                 return False
             if not self._waiting:
                 try:

@@ -13,14 +13,16 @@ from types import SimpleNamespace
 import pytest
 
 from sandbox.guest import write_out
-from sandbox.guest.write_out import LONG_BYTES, MARGIN_BYTES, WriteOut
+from sandbox.guest.write_out import MARGIN_BYTES, MOST_WAITING, WriteOut
+
+SIZE = 4 << 20
 
 
 class Disk:
     """Stands for the host's disk: ``free`` bytes; notes in which thread which file was written out; full if ``full``."""
 
     def __init__(self) -> None:
-        self.free = MARGIN_BYTES + 3 * LONG_BYTES
+        self.free = MARGIN_BYTES + 3 * SIZE
         self.full = False
         self.written: list[tuple[bool, int]] = []  # whether by the test's own thread; inode
 
@@ -68,16 +70,19 @@ def inode(file: int) -> int:
     return os.fstat(file).st_ino
 
 
-def test_a_short_file_is_written_out_before_the_answer(disk: Disk, make: Callable[[int], int]) -> None:
-    file = make(LONG_BYTES - 1)
-    WriteOut(b"/host").settle(file, "file")
+def test_no_more_files_wait_than_may_be_open(disk: Disk, make: Callable[[int], int]) -> None:
+    file, out = make(1), WriteOut(b"/host")
+    for _ in range(MOST_WAITING + 1):
+        out.settle(file, "file")
     assert disk.written == [(True, inode(file))]
+    until(lambda: not out._waiting)
+    assert len(disk.written) == MOST_WAITING + 1
 
 
-def test_a_long_file_is_written_out_after_the_answer_while_the_host_has_much_room(
+def test_a_file_is_written_out_after_the_answer_while_the_host_has_much_room(
     disk: Disk, make: Callable[[int], int]
 ) -> None:
-    files, out = [make(LONG_BYTES), make(LONG_BYTES)], WriteOut(b"/host")
+    files, out = [make(SIZE), make(SIZE)], WriteOut(b"/host")
     for file in files:
         out.settle(file, "file")
     assert disk.written == []
@@ -89,19 +94,19 @@ def test_a_long_file_is_written_out_after_the_answer_while_the_host_has_much_roo
 
 
 @pytest.mark.parametrize("host_disk", [b"/host", None])
-def test_a_long_file_is_written_out_before_the_answer_where_room_is_short_or_unknown(
+def test_a_file_is_written_out_before_the_answer_where_room_is_short_or_unknown(
     disk: Disk, make: Callable[[int], int], host_disk: bytes | None
 ) -> None:
-    file = make(LONG_BYTES)
+    file = make(SIZE)
     if host_disk is not None:
-        disk.free = MARGIN_BYTES + LONG_BYTES - 4096
+        disk.free = MARGIN_BYTES + SIZE - 4096
     WriteOut(host_disk).settle(file, "file")
     assert disk.written == [(True, inode(file))]
 
 
 def test_what_still_waits_counts_as_used(disk: Disk, make: Callable[[int], int]) -> None:
-    files, out = [make(LONG_BYTES) for _ in range(3)], WriteOut(b"/host")
-    disk.free = MARGIN_BYTES + 2 * LONG_BYTES
+    files, out = [make(SIZE) for _ in range(3)], WriteOut(b"/host")
+    disk.free = MARGIN_BYTES + 2 * SIZE
     for file in files:
         out.settle(file, "file")
     assert disk.written == [(True, inode(files[2]))]
@@ -111,8 +116,8 @@ def test_what_still_waits_counts_as_used(disk: Disk, make: Callable[[int], int])
 def test_a_full_disk_is_a_failure_at_once_or_a_notice_later(disk: Disk, make: Callable[[int], int]) -> None:
     out, disk.full = WriteOut(b"/host"), True
     with pytest.raises(OSError, match="full"):
-        out.settle(make(1), "short")
-    out.settle(make(LONG_BYTES), "/workspace/long")
+        WriteOut().settle(make(1), "file")
+    out.settle(make(SIZE), "/workspace/long")
     until(lambda: out._lost)
     assert out.notices() == [{"code": "write_lost", "path": "/workspace/long"}]
     assert out.notices() == []
@@ -122,7 +127,7 @@ def test_a_file_that_was_deleted_meanwhile_is_never_written_out(
     disk: Disk, make: Callable[[int], int], tmp_path: Path
 ) -> None:
     out = WriteOut(b"/host")
-    out.settle(make(LONG_BYTES), "file")
+    out.settle(make(SIZE), "file")
     (tmp_path / "file0").unlink()
     until(lambda: not out._waiting)
     assert disk.written == []
@@ -132,7 +137,7 @@ def test_no_thread_can_be_started(disk: Disk, make: Callable[[int], int], monkey
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    file = make(LONG_BYTES)
+    file = make(SIZE)
     monkeypatch.setattr(threading.Thread, "start", refuse)
     WriteOut(b"/host").settle(file, "file")
     assert disk.written == [(True, inode(file))]
@@ -142,5 +147,5 @@ def test_files_in_memory_have_nowhere_to_go(
     disk: Disk, make: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_out, "_LOOP_MAJOR", 4000)
-    WriteOut(b"/host").settle(make(LONG_BYTES), "file")
+    WriteOut(b"/host").settle(make(SIZE), "file")
     assert disk.written == []

@@ -14,6 +14,7 @@ from ..interaction.conversation import Interaction
 from ..protocol import wire
 from ..protocol.faults import Fault, internal_fault, json_data
 from ..protocol.wire import Kind
+from ..watch.headroom import MUCH_BYTES
 from .answer_sizes import Answers
 from .arguments import expand_home
 from .context import Place
@@ -266,7 +267,8 @@ class Requests:
         """Answer what a worker has carried out: in the reactor's thread, which owns all that replies are made of."""
         try:
             if row.fills_disk and "result" in answer:
-                answer["notices"] = self._processes.headroom.notices()
+                written = answer["result"].get("size_bytes", MUCH_BYTES)
+                answer["notices"] = self._processes.headroom.notices_after(written)
             self._reply(key, answer, blob)
         except Exception as error:  # one request must not take the sandbox with it
             self._reply(key, {"fault": internal_fault(error, row.name)}, b"")

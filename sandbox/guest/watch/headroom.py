@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 NEARLY_FULL = 0.9
 # A notice is repeated only after the use was below this share.
 WELL_AGAIN = 0.85
+# After a small write, what is left is looked at again when this much was written or this time has passed.
+MUCH_BYTES = 1 << 20
+LOOK_AGAIN_SECONDS = 0.05
 
 
 class Headroom:
@@ -33,6 +36,8 @@ class Headroom:
         self.started = time.monotonic()
         self._reported: set[str] = set()
         self._folders = _find_file_systems((place.workspace, place.home, b"/tmp"))
+        self._written = 0  # bytes of files since ``notices_after`` looked
+        self._looked = 0.0
 
     def notices(self, stopped_for_disk: bool = False, out_of_processes: bool = False) -> list[dict[str, Any]]:
         """Return notices of what is nearly used up, with sizes in bytes; each is sent once until the use has gone down.
@@ -42,6 +47,18 @@ class Headroom:
         if not self._isolated:
             return []
         return [*self._of_disk(stopped_for_disk), *self._of_counters(out_of_processes)]
+
+    def notices_after(self, written: int) -> list[dict[str, Any]]:
+        """Return the notices after ``written`` bytes of a file; none if little was written since the last look, just now.
+
+        A look takes a quarter of the time of a small write.
+        """
+        now = time.monotonic()
+        self._written += written
+        if self._written < MUCH_BYTES and now - self._looked < LOOK_AGAIN_SECONDS:
+            return []
+        self._written, self._looked = 0, now
+        return self.notices()
 
     def _of_disk(self, stopped: bool) -> list[dict[str, Any]]:
         watch = self.disk
