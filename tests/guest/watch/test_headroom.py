@@ -14,9 +14,10 @@ import pytest
 
 from sandbox.guest.loop.context import Place
 from sandbox.guest.loop.reactor import Reactor
+from sandbox.guest.watch import headroom as headroom_module
 from sandbox.guest.watch import memory_watch
 from sandbox.guest.watch.cgroup import Cgroup
-from sandbox.guest.watch.headroom import Headroom
+from sandbox.guest.watch.headroom import MUCH_BYTES, Headroom
 from sandbox.guest.watch.memory_watch import MemoryWatch, find_largest_processes
 from sandbox.guest.watch.procfs import sum_tree_seconds
 
@@ -99,6 +100,21 @@ def test_what_can_be_taken_back_is_not_used(sandbox: _Sandbox) -> None:
     sandbox.set(memory=1020 * MIB, cached=600 * MIB, processes=10)
     assert codes(headroom) == []
     assert headroom.usage()["memory_used_bytes"] == 420 * MIB
+
+
+def test_small_writes_look_only_now_and_then(sandbox: _Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    headroom = headroom_of(sandbox)
+    monkeypatch.setattr(headroom_module, "LOOK_AGAIN_SECONDS", 1000.0)
+    headroom._looked = time.monotonic()
+    sandbox.disk.used = 95
+    assert headroom.notices_after(1000) == []
+    headroom._looked -= 1000
+    assert [notice["code"] for notice in headroom.notices_after(1000)] == ["disk_nearly_full"]
+    sandbox.disk.used = 10
+    headroom.notices_after(MUCH_BYTES)
+    sandbox.disk.used = 95
+    assert headroom.notices_after(MUCH_BYTES - 1) == []
+    assert [notice["code"] for notice in headroom.notices_after(1)] == ["disk_nearly_full"]
 
 
 def test_a_disk_that_is_measured(sandbox: _Sandbox) -> None:
