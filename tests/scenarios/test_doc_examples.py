@@ -109,6 +109,8 @@ PRINTED = (
     "network_denied A connection to other.test:443 was refused: no rule opens it.",
     "other.test 443 denied no rule opens it",
     "step 3\n0\n",
+    "hello Grace\n",
+    "from a task\n\n1 acquired\n",
     "True ",
 )
 
