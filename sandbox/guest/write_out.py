@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 # The major number of loop devices in st_dev; see loop(4).
 _LOOP_MAJOR = 7
-# While more than this is free on the host's disk, files are written out after the answer.
+# A shorter file is written out before the answer: that takes no longer than what it takes to do it later.
+LONG_BYTES = 64 << 10
+# While more than this is free on the host's disk, long files are written out after the answer.
 MARGIN_BYTES = 4 << 30
 # Each that waits holds a descriptor.
 MOST_WAITING = 64
@@ -37,9 +39,11 @@ class WriteOut:
         self._lost: deque[str] = deque(maxlen=20)
 
     def settle(self, file: int, path: str) -> None:
-        """Write out a file that is complete, unless it is in memory; a moment later if the host has much room. Raises OSError."""
+        """Write out a file that is complete, unless it is in memory; a long one later if the host has much room. Raises OSError."""
         status = os.fstat(file)
-        if os.major(status.st_dev) == _LOOP_MAJOR and not self._postpone(file, status.st_size, path):
+        if os.major(status.st_dev) != _LOOP_MAJOR:
+            return
+        if status.st_size < LONG_BYTES or not self._postpone(file, status.st_size, path):
             os.fsync(file)
 
     def _postpone(self, file: int, size: int, path: str) -> bool:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from sandbox.guest import write_out
-from sandbox.guest.write_out import MARGIN_BYTES, MOST_WAITING, WriteOut
+from sandbox.guest.write_out import LONG_BYTES, MARGIN_BYTES, MOST_WAITING, WriteOut
 
 SIZE = 4 << 20
 
@@ -70,8 +70,14 @@ def inode(file: int) -> int:
     return os.fstat(file).st_ino
 
 
+def test_a_short_file_is_written_out_before_the_answer(disk: Disk, make: Callable[[int], int]) -> None:
+    file = make(LONG_BYTES - 1)
+    WriteOut(b"/host").settle(file, "file")
+    assert disk.written == [(True, inode(file))]
+
+
 def test_no_more_files_wait_than_may_be_open(disk: Disk, make: Callable[[int], int]) -> None:
-    file, out = make(1), WriteOut(b"/host")
+    file, out = make(LONG_BYTES), WriteOut(b"/host")
     for _ in range(MOST_WAITING + 1):
         out.settle(file, "file")
     assert disk.written == [(True, inode(file))]
