@@ -25,7 +25,7 @@ MOST_BACKLOG_BYTES, DRAWN_OF_BACKLOG_BYTES = 256 * 1024, 64 * 1024
 ASKED_BYTES = 64 * 1024
 # The most expensive sequences (clear the screen, scroll it) take milliseconds each: the time is checked after this many bytes.
 STEP_BYTES = 256
-DRAW_SECONDS = 2.0
+DRAW_SECONDS = 2.0  # of processor time: a busy machine must not make a screen lose text
 MOST_SCREENS, MOST_SAVED_CURSORS, MOST_TITLE_CHARS = 64, 16, 200
 # Private modes with which full-screen programs switch to the alternate screen and back.
 _ALTERNATE_SCREEN = {47, 1047, 1049}
@@ -93,9 +93,9 @@ class Drawing:
             self._clear(self.screen.lines, self.screen.columns)
 
     def feed(self, data: bytes, deadline: float) -> bool:
-        """Draw ``data``. Returns False if the time was up and the rest was left out."""
+        """Draw ``data`` until ``deadline`` (of ``time.thread_time``). Returns False if the rest was left out."""
         for at in range(0, len(data), STEP_BYTES):
-            if time.monotonic() > deadline:
+            if time.thread_time() > deadline:
                 self.skip(len(data) - at)
                 return False
             try:
@@ -165,7 +165,7 @@ def _catch_up(drawing: Drawing, ident: str, ask: Ask) -> dict[str, Any]:
 
     No lock is held while the sandbox is asked; what another thread has drawn meanwhile is skipped.
     """
-    deadline = time.monotonic() + DRAW_SECONDS
+    deadline = time.thread_time() + DRAW_SECONDS
     while True:
         asked = drawing.offset
         fields, data = ask({"id": ident, "offset": asked, "max_bytes": ASKED_BYTES})
