@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sandbox.guest import users
 from sandbox.guest.commands import sessions
 from sandbox.guest.commands.sessions import (
     Session,
@@ -176,6 +177,44 @@ def test_what_was_given_for_one_run_is_taken_back() -> None:
     assert session.cwd == "/workspace"
     update_session(session, None, {}, ("/tmp", {"A": "1"}, "", {}))
     assert (session.cwd, session.env) == ("/tmp", {"A": "1"})
+
+
+def ran(command: str, env: dict[str, str], **options: Any) -> str:
+    """What bash prints for a command whose state nothing carries over."""
+    argv = build_shell_argv("/bin/bash", None, command, **options)
+    return subprocess.run(argv, env={"PATH": "/bin:/usr/bin", **env}, capture_output=True, text=True, check=False).stdout
+
+
+def test_a_command_without_a_state_runs_as_the_others() -> None:
+    assert ran("echo $0 $#; trap -p", {}) == "bash 0\n"
+    assert build_shell_argv("/bin/bash", None, "false")[:2] == ["/bin/bash", "-c"]
+    for command, status in (("false", 1), ("exit 3", 3), ("set -eu; false; true", 1), ("sh -c 'kill -9 $$'", 137)):
+        argv = build_shell_argv("/bin/bash", None, command)
+        assert subprocess.run(argv, capture_output=True, check=False).returncode == status
+    assert ran("f", {}, carried=["f() { echo carried; }"]) == "carried\n"
+
+
+@pytest.mark.parametrize("fd", [None, 2])
+def test_bash_has_its_shell_as_if_it_had_looked_it_up(fd: int | None) -> None:
+    """SHELL in the environment spares bash the user database; what it starts must not see it there."""
+    argv = build_shell_argv("/bin/bash", fd, "declare -p SHELL; env | grep -c SHELL=", unexport_shell=True)
+    env = {"PATH": "/bin:/usr/bin", "SHELL": "/bin/some-shell"}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == 'declare -- SHELL="/bin/some-shell"\n0\n'
+
+
+def test_the_shell_of_a_user_is_that_of_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tmp_path / "passwd"
+    monkeypatch.setattr(users, "PASSWD", str(rows))
+    monkeypatch.setattr(users, "_login_shells", {})
+    assert users.find_login_shell(1000) == "/bin/sh"
+    rows.write_text("root:x:0:0::/root:/bin/bash\na:x:1000:1000::/home/a:/bin/zsh\nb:x:1001:1001::/:\nc:x:1002\n")
+    assert [users.find_login_shell(uid) for uid in (0, 1000, 1001, 1002, 1003)] == [
+        "/bin/bash", "/bin/zsh", "/bin/sh", "/bin/sh", "/bin/sh",
+    ]  # fmt: skip
+    rows.write_text("a:x:1000:1000::/home/a:/bin/dash\n")
+    os.utime(rows, ns=(1, 1))
+    assert users.find_login_shell(1000) == "/bin/dash"
 
 
 def test_a_shell_is_found() -> None:
