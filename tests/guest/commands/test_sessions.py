@@ -8,6 +8,7 @@ import subprocess
 import venv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
