@@ -16,7 +16,7 @@ import docker.errors
 
 from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.docker.container.arguments import check_runtime
-from sandbox.docker.container.disk import Disk, host_disk, note_refused_devices, prepare
+from sandbox.docker.container.disk import Disk, host_disk, look_ahead, note_refused_devices, prepare
 from sandbox.docker.container.profiles import Profile
 from sandbox.docker.container.removal import remove
 from sandbox.docker.container.shortcut import take_shortcut
@@ -24,10 +24,10 @@ from sandbox.docker.container.stream import AttachStream
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
 from sandbox.docker.engine.turns import turns
-from sandbox.docker.images.images import ensure_image
+from sandbox.docker.images.images import ensure_image, image_variables
 from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, forget_runtime
 from sandbox.docker.kept.kept import Kept
-from sandbox.docker.kept.orphans import sweep
+from sandbox.docker.kept.orphans import sweep_beside
 from sandbox.docker.kept.owners import Ownership
 from sandbox.docker.remover import Removal, remover
 from sandbox.environment.sandboxed import COMMANDS
@@ -76,6 +76,7 @@ class DockerBackend:
         self._creating = self._take_over = self._taken_over = self._runs = False
         self._is_paused: Callable[[], bool] = lambda: False
         self._removal: Removal | None = None
+        self._wait_for_sweep: Callable[[], None] = lambda: None
 
     def attach_to(self, found: Kept, *, take_over: bool) -> None:
         """Be the backend of a sandbox that another process made, instead of making one; before ``open``."""
@@ -90,7 +91,7 @@ class DockerBackend:
             return self._attach(self.kept, request)
         client = self._engine_that_fits()
         self._events = watch(client)
-        sweep(client)
+        look_ahead(client, self._limits, self._profile, container.WORKSPACE)
         image_id = self._image(client)
         try:
             return self._make(client, image_id, request)
@@ -125,7 +126,7 @@ class DockerBackend:
         """Make a container of the image, and open its stream."""
         runtime = ensure_runtime(client, report=self._report)
         with translated():
-            image_env: list[str] = client.api.inspect_image(image_id)["Config"].get("Env") or []
+            image_env = image_variables(client, image_id)
         with turns.turn():
             disk = self._disk = prepare(client, self._limits, self._profile, container.WORKSPACE, self.name)
             try:
@@ -174,9 +175,9 @@ class DockerBackend:
             try:
                 stream = self._started(client, image_id, runtime, disk, request)
             except SandboxError as error:
-                if runtime.argv[0] not in error.message:
+                if runtime.argv[0] not in error.message and (not runtime.hosts or runtime.hosts not in error.message):
                     raise
-                # Somebody removed the runtime volume, and the engine silently mounted a new, empty one.
+                # Somebody removed the runtime volume: /etc/hosts is missing, or the engine silently mounted a new, empty volume.
                 self._undo_create()
                 forget_runtime(client)
                 runtime = ensure_runtime(client, report=self._report)
@@ -200,12 +201,14 @@ class DockerBackend:
             auto_remove=self.kept is None or kept.is_removed_by(client),
             names=request.names,
         )
+        watch(client).wait_until_open()
         with translated():
             with kept.naming(client, self.name, spec.name if spec.keep else None):
                 self._creating = True
                 self.container_id = container.create(client, image_id, self.name, runtime, shape)
                 self._creating = False
             self.stream = reaching.attach_stream(client, self.container_id)
+            self._wait_for_sweep = sweep_beside(client)
             client.api.start(self.container_id)
             self._runs = True
         return self.stream
@@ -239,6 +242,7 @@ class DockerBackend:
         take_shortcut(connect(), self.container_id, facts.get("pipes"), transport, self.stream)
         if not self.attached:
             enforcement.check(self._limits, self._disk, container.places(self._limits), facts)
+        self._wait_for_sweep()
 
     # Close
 

@@ -18,7 +18,7 @@ from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 
-from .observing import eventually, within
+from .observing import within
 from .own_engine import IMAGE, OwnEngine, collect_sockets
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
@@ -202,11 +202,19 @@ def test_an_engine_that_answers_500(proxy: EngineProxy, kind: str) -> None:
 
 
 def test_a_removal_that_fails_at_first_is_tried_again(proxy: EngineProxy) -> None:
-    env = DockerEnvironment(IMAGE, limits=SMALL).start()
+    """That of a kept sandbox, which does not end with its pipe."""
+    env = DockerEnvironment(IMAGE, limits=SMALL, keep=True).start()
     proxy.answer("remove", 500, "device or resource busy")
     threading.Timer(1.0, proxy.heal).start()
-    within(3.0, lambda: env.close(wait=True))
-    assert eventually(lambda: env.backend.name not in str(connect().api.containers(all=True)))
+    within(3.0, env.remove)
+    assert env.backend.name not in str(connect().api.containers(all=True))
+
+
+def test_the_engine_is_not_asked_to_remove_what_ends_by_itself(proxy: EngineProxy) -> None:
+    env = DockerEnvironment(IMAGE, limits=SMALL).start()
+    proxy.answer("remove", 500, "nobody asks for this")
+    env.close(wait=True)
+    assert env.backend.name not in str(connect().api.containers(all=True))
 
 
 def test_connections_are_refused(proxy: EngineProxy) -> None:

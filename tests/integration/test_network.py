@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sandbox import DockerEnvironment, Limits, LocalEnvironment, Network
+from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages.network import WITHOUT
 from sandbox.network.connections import Connection
@@ -225,3 +226,22 @@ except ConnectionError: print("cut")
     assert (notice.code, "nothing came or went for 1 second" in notice.message) == ("network_cut", True)
     assert "Limits(network_silent_seconds=...)" in hint_for("host", notice.hint)
     assert eventually(lambda: [one.why for one in ended(env)] == ["nothing came or went for 1 second"])
+
+
+def test_localhost_has_its_name_without_the_networks_code_of_the_engine(docker_env: Make) -> None:
+    """0011: the file is of the runtime volume, the same for all, and nothing else is mounted from a path of the engine's host."""
+    env = docker_env(limits=SMALL)
+    found = connect().api.inspect_container(env.container_id)
+    mounted = [(m["Destination"], m["RW"]) for m in found["Mounts"] if m["Type"] != "volume"]
+    assert (mounted, found["Config"]["NetworkDisabled"]) == ([("/etc/hosts", False)], True)
+    look = "getent hosts localhost >/dev/null && hostname && cat /etc/hostname && ls /sys/class/net && echo >> /etc/hosts"
+    ran = env.run(look).unwrap()
+    assert ran.stdout == "sandbox\nsandbox\nlo\n"
+    assert "denied" in ran.stderr or "Read-only" in ran.stderr
+    assert env.run("grep -c localhost /etc/hosts").unwrap().output == "2\n"
+
+
+def test_a_root_that_may_be_changed_has_an_etc_hosts_of_its_own(docker_env: Make) -> None:
+    env = docker_env(limits=SMALL, profile="root")
+    assert all(m["Type"] == "volume" for m in connect().api.inspect_container(env.container_id)["Mounts"])
+    assert env.run("echo 127.0.0.9 mine >> /etc/hosts; getent hosts mine localhost | wc -l").unwrap().output == "2\n"

@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
 import platform
 import shutil
+import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ from docker.types import DriverConfig, Mount
 
 from sandbox.docker.engine.client import is_local, translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.docker.engine.shared import Shared
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.interrupts import Shield
 from sandbox.limits import GIB, MIB, Limits
 from sandbox.text.wording import size
 
@@ -40,6 +44,7 @@ _STEP = 64 * MIB
 # Why an engine cannot mount our devices, and its facts (kernel, folder): asked once per client.
 _refusals: weakref.WeakKeyDictionary[docker.DockerClient, str] = weakref.WeakKeyDictionary()
 _facts: weakref.WeakKeyDictionary[docker.DockerClient, dict[str, Any]] = weakref.WeakKeyDictionary()
+_asking: Shared[int, threading.Lock] = Shared()
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,26 @@ def host_disk(client: docker.DockerClient, disk: Disk, volume: str) -> str | Non
         return None
 
 
+def look_ahead(client: docker.DockerClient, limits: Limits, profile: Profile, workspace: str) -> None:
+    """Begin with what takes ``prepare`` the most time the first time, beside other work: the engine's facts, and mkfs."""
+    if limits.disk_in_memory or client in _facts or not is_local(client):
+        return
+
+    def format_all() -> None:
+        for path, size_bytes in _places(limits, profile, workspace):
+            if path not in _tmp_in_memory(limits):
+                loop.formatted(size_bytes, _owner_of(path, profile))
+
+    for call in (lambda: _engine_facts(client), *([] if loop.problem() else [format_all])):
+        with Shield():  # the start of a thread waits for an Event
+            threading.Thread(target=_try, args=(call,), name="gamebox-disks", daemon=True).start()
+
+
+def _try(call: Callable[[], object]) -> None:
+    with contextlib.suppress(SandboxError, OSError):  # ``prepare`` meets it again
+        call()
+
+
 def note_refused_devices(client: docker.DockerClient, reason: str) -> None:
     """Note that this engine does not mount our devices, so that `prepare` uses measured volumes there."""
     _refusals[client] = reason
@@ -204,7 +229,7 @@ def _on_devices(
         for path, size_bytes in places:
             if path in in_memory:
                 continue
-            devices.append(loop.make(size_bytes, folder, 0 if path == TMP else profile.uid))
+            devices.append(loop.make(size_bytes, folder, _owner_of(path, profile)))
             options = {"type": "ext4", "device": devices[-1].path, "o": loop.MOUNT_OPTIONS}
             driver = DriverConfig("local", options)
             mounts.append(Mount(path, None, type="volume", no_copy=True, labels=labels, driver_config=driver))
@@ -224,6 +249,10 @@ def _measured(
     mounts = tuple(Mount(path, None, type="volume", no_copy=True, labels=labels) for path in on_disk)
     # Measuring the root does not enter them, since each is a file system of its own.
     return Disk("volume", places, mounts, (*watched, *on_disk), problem, in_memory=in_memory)
+
+
+def _owner_of(path: str, profile: Profile) -> int:
+    return 0 if path == TMP else profile.uid
 
 
 def _tmp_in_memory(limits: Limits) -> frozenset[str]:
@@ -260,10 +289,11 @@ def _hard_or_refuse(limits: Limits, why: str) -> None:
 
 
 def _engine_facts(client: docker.DockerClient) -> dict[str, Any]:
-    found = _facts.get(client)
-    if found is None:
-        with translated():
-            found = _facts[client] = client.info()
+    with _asking.obtain(id(client), threading.Lock):  # the engine runs two programs for the answer
+        found = _facts.get(client)
+        if found is None:
+            with translated():
+                found = _facts[client] = client.info()
     return found
 
 

@@ -73,9 +73,7 @@ def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
         file = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(file, size_bytes)
-            with _formatting.obtain((size_bytes, uid), threading.Lock):
-                contents = _format(size_bytes, uid)
-            for offset, content in contents:
+            for offset, content in formatted(size_bytes, uid):
                 os.pwrite(file, content, offset)
             return _attach(file)
         finally:
@@ -89,9 +87,14 @@ def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
         ) from error
 
 
+def formatted(size_bytes: int, uid: int) -> tuple[tuple[int, bytes], ...]:
+    """Return what mkfs writes for an empty ext4, as (offset, content). Raises OSError."""
+    with _formatting.obtain((size_bytes, uid), threading.Lock):
+        return _format(size_bytes, uid)
+
+
 @functools.lru_cache(maxsize=16)
 def _format(size_bytes: int, uid: int) -> tuple[tuple[int, bytes], ...]:
-    """Return what mkfs writes for an empty ext4, as (offset, content)."""
     memory = os.memfd_create("ext4", os.MFD_CLOEXEC)
     try:
         os.ftruncate(memory, size_bytes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
+import http.client
 import os
 import re
 import socket
@@ -32,6 +34,8 @@ _UNIX_URL = "http+docker://localhost"
 
 _OLDEST_API = "1.41"
 """The API of Engine 20.10, the oldest one supported."""
+
+_API_VERSION = re.compile(r"\d{1,3}\.\d{1,3}")
 
 _START_HINT = (
     "Start Docker, or name an engine that runs with DOCKER_HOST; "
@@ -99,21 +103,34 @@ def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:
             "Forward its socket with `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`, and set "
             "DOCKER_HOST=unix:///tmp/docker.sock.",
         )
-    _check_socket(address, timeout_seconds)
-    first = _client(address, timeout_seconds, _OLDEST_API)
-    try:
-        served = str(first.api.version(api_version=False)["ApiVersion"])
-    finally:
-        first.close()
+    served = _ping(address, timeout_seconds)
+    if not served:
+        first = _client(address, timeout_seconds, _OLDEST_API)
+        try:
+            served = str(first.api.version(api_version=False)["ApiVersion"])
+        finally:
+            first.close()
     return _client(address, timeout_seconds, served)
 
 
-def _check_socket(address: str, timeout_seconds: int) -> None:
-    """Connect to a local socket once: its OSError says why it fails, which docker-py's error does not."""
-    if address.startswith("unix://"):
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(timeout_seconds)
-            probe.connect(address.removeprefix("unix://"))
+def _ping(address: str, timeout_seconds: int) -> str:
+    """Return the API version of the engine behind a local socket, "" for another address or an engine that does not say.
+
+    Its version page would run two programs for the answer, 20 ms. The OSError of a socket says why it fails, which docker-py's
+    error does not.
+    """
+    if not address.startswith("unix://"):
+        return ""
+    with contextlib.closing(http.client.HTTPConnection("localhost")) as connection:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(timeout_seconds)
+        connection.sock.connect(address.removeprefix("unix://"))
+        try:
+            connection.request("GET", "/_ping")
+            served = connection.getresponse().getheader("Api-Version") or ""
+        except http.client.HTTPException:
+            return ""
+    return served if _API_VERSION.fullmatch(served) else ""
 
 
 def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerClient:

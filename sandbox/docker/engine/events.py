@@ -41,7 +41,7 @@ class Fate:
 
 
 class EngineEvents:
-    """Collects the events of this engine's sandboxes. Call ``watch(client)`` before you start a container."""
+    """Collects the events of this engine's sandboxes; see ``watch``."""
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._fates: OrderedDict[str, Fate] = OrderedDict()
@@ -50,11 +50,20 @@ class EngineEvents:
         self.alive = True
         self._stream: Any = None
         self._problem: Exception | None = None
-        opened = threading.Event()
-        threading.Thread(target=self._read, args=(opened,), name="gamebox-events", daemon=True).start()
+        self._opened = threading.Event()
+        self._began = time.monotonic()
+        with Shield():  # the start of a thread waits for an Event
+            threading.Thread(target=self._read, name="gamebox-events", daemon=True).start()
+
+    def wait_until_open(self) -> None:
+        """Return when no event can be missed any more. Raises SandboxError."""
         with translated():
             # A stream is silent while nothing happens, so docker-py's timeout cannot bound its opening.
-            if not opened.wait(client.api.timeout):
+            deadline = self._began + self._client.api.timeout
+            while not self._opened.is_set() and time.monotonic() < deadline:
+                with Shield():  # an Event's own lock can be left taken by a signal
+                    self._opened.wait(TURN_SECONDS)
+            if not self._opened.is_set():
                 self.alive = False
                 raise TimeoutError("the engine's event stream does not open")
             if self._problem is not None:
@@ -76,7 +85,7 @@ class EngineEvents:
                     return fate
                 self._changed.wait(min(left, TURN_SECONDS))
 
-    def _open(self, opened: threading.Event) -> bool:
+    def _open(self) -> bool:
         """Open the stream and return whether it is open."""
         try:
             self._stream = self._client.api.events(decode=True, filters={"type": "container", "label": SANDBOX_LABEL})
@@ -84,11 +93,11 @@ class EngineEvents:
             self._problem = error
             self.alive = False
         finally:
-            opened.set()
+            self._opened.set()
         return self._stream is not None
 
-    def _read(self, opened: threading.Event) -> None:
-        if not self._open(opened):
+    def _read(self) -> None:
+        if not self._open():
             return
         try:
             for event in self._stream:
@@ -133,5 +142,8 @@ _watched: Shared[int, EngineEvents] = Shared()
 
 
 def watch(client: docker.DockerClient) -> EngineEvents:
-    """Return the event stream of ``client``'s engine; open it the first time, and after it broke. Raises SandboxError."""
+    """Return the event stream of ``client``'s engine; begin to open it the first time, and after it broke.
+
+    Call its ``wait_until_open`` before you start a container.
+    """
     return _watched.obtain(id(client), lambda: EngineEvents(client), lambda events: events.alive)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections import deque
@@ -32,6 +33,8 @@ MakeBase = Callable[[docker.DockerClient, Iterable[str], Callable[[str], None]],
 """Makes a base image with these packages from the host's own sources, and returns its name; see ``docker.setup.debian``."""
 
 _log = logging.getLogger(__name__)
+_variables: dict[str, tuple[str, ...]] = {}
+_MOST_KNOWN = 256
 
 
 def ensure_image(
@@ -95,6 +98,13 @@ def tag_by_content(client: docker.DockerClient, recipe: Recipe) -> tuple[Recipe,
     return dataclasses.replace(recipe, tag=wanted[:16]), wanted
 
 
+def image_variables(client: docker.DockerClient, image_id: str) -> list[str]:
+    """Return the variables in the configuration of an image, which an id stands for. Raises docker-py's errors."""
+    if image_id not in _variables:
+        _inspect(client, image_id)
+    return list(_variables.get(image_id, ()))
+
+
 def _silent(_line: str) -> None:
     """Report nothing: the first look, before the lock, did."""
 
@@ -105,7 +115,12 @@ def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
         found = client.api.inspect_image(name)
     except docker.errors.ImageNotFound:
         return None
-    labels = (found.get("Config") or {}).get("Labels") or {}
+    config = found.get("Config") or {}
+    labels = config.get("Labels") or {}
+    _variables[str(found["Id"])] = tuple(config.get("Env") or ())
+    while len(_variables) > _MOST_KNOWN:
+        with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
+            del _variables[next(iter(_variables))]
     return str(found["Id"]), str(labels.get(CONTENT_LABEL, ""))
 
 

@@ -77,13 +77,27 @@ _known: weakref.WeakKeyDictionary[docker.DockerClient, _Known] = weakref.WeakKey
 _known_lock = threading.Lock()
 
 
+HOSTS = b"""127.0.0.1\tlocalhost
+::1\tlocalhost ip6-localhost ip6-loopback
+fe00::0\tip6-localnet
+ff00::0\tip6-mcastprefix
+ff02::1\tip6-allnodes
+ff02::2\tip6-allrouters
+"""
+"""The /etc/hosts that the engine writes for a container without a network."""
+
+
 @dataclass(frozen=True)
 class RuntimeVolume:
-    """A verified volume. Mount ``name`` read-only at ``mount``; ``argv`` + ("-m", "gamebox_guest") starts the guest."""
+    """A verified volume. Mount ``name`` read-only at ``mount``; ``argv`` + ("-m", "gamebox_guest") starts the guest.
+
+    ``hosts`` is the engine's path of the /etc/hosts in it, "" if it is not known.
+    """
 
     name: str
     mount: str = MOUNT_POINT
     argv: tuple[str, ...] = ARGV
+    hosts: str = ""
     launcher: str = LAUNCHER
 
 
@@ -121,25 +135,25 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
         recipe, name = _named(client, guest)
         locks.hold_shared(name)  # for the life of this process, so that no process takes the volume for a stale one
         with translated():
-            if _is_verified(client, name):
-                return RuntimeVolume(name)
+            if verified := _verified(client, name):
+                return verified
         try:
             with locks.exclusive("runtime"), translated():
-                if not _is_verified(client, name):
+                if not (verified := _verified(client, name)):
                     image_id = ensure_image(client, RUNTIME_IMAGE, report=report)
                     if _named(client, guest)[1] != name:  # its parent was rebuilt meanwhile
                         continue
                     report("making the guest's runtime volume")
                     _make(client, name, image_id, guest)
                     _remove_stale(client, name, recipe.reference)
+                    verified = _verified(client, name)
         except SandboxError as error:
             if attempt == _ATTEMPTS or not _may_be_interference(error):
                 raise
             _log.info("another process works on the runtime volume or its image: %s", error)
-            if _appears(client, name):
-                return RuntimeVolume(name)
-        else:
-            return RuntimeVolume(name)
+            verified = _appears(client, name)
+        if verified is not None:
+            return verified
     raise SandboxError(
         ErrorCode.setup_failed,
         "The image gamebox/base kept being rebuilt while the guest's runtime was made from it.",
@@ -162,23 +176,23 @@ class _NotVerifiedError(Exception):
     """The volume that another process makes is there, and not verified yet."""
 
 
-def _appears(client: docker.DockerClient, name: str) -> bool:
-    """Wait up to 20 s for a volume that another process makes. Returns whether it is verified; at once if there is no volume."""
+def _appears(client: docker.DockerClient, name: str) -> RuntimeVolume | None:
+    """Wait up to 20 s for a volume that another process makes. Returns None if it is not verified; at once if there is none."""
     policy = retry_engine(_OTHERS_SECONDS, tenacity.retry_if_exception_type(_NotVerifiedError))
     try:
         return policy(_look_for_verified, client, name)
     except _NotVerifiedError:
-        return False
+        return None
 
 
-def _look_for_verified(client: docker.DockerClient, name: str) -> bool:
-    """Return whether there is such a volume. Raises _NotVerifiedError if it is not verified."""
+def _look_for_verified(client: docker.DockerClient, name: str) -> RuntimeVolume | None:
+    """Return the volume, None if there is none. Raises _NotVerifiedError if it is not verified."""
     with translated():
         volumes = client.api.volumes(filters={"name": name}).get("Volumes") or []
         if all(each["Name"] != name for each in volumes):
-            return False
-        if _is_verified(client, name):
-            return True
+            return None
+        if verified := _verified(client, name):
+            return verified
     raise _NotVerifiedError
 
 
@@ -221,10 +235,8 @@ def read_launcher() -> bytes | None:
 def guest_files() -> dict[str, bytes]:
     """Return the guest's modules in this installation of the package, by their path in the volume."""
     folder = Path(__file__).parents[2] / "guest"
-    return {
-        f"{GUEST_PACKAGE}/{path.relative_to(folder).as_posix()}": path.read_bytes()
-        for path in sorted(folder.rglob("*.py"))
-    }
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
+    return {f"{GUEST_PACKAGE}/{path}": content for path, content in {**files, "hosts": HOSTS}.items()}
 
 
 def _digest(image: str, guest: dict[str, bytes]) -> str:
@@ -234,9 +246,14 @@ def _digest(image: str, guest: dict[str, bytes]) -> str:
     return total.hexdigest()[:16]
 
 
-def _is_verified(client: docker.DockerClient, name: str) -> bool:
+def _verified(client: docker.DockerClient, name: str) -> RuntimeVolume | None:
+    """Return the volume, None if it is missing or was not checked."""
     listed = client.api.volumes(filters={"label": f"{RUNTIME_LABEL}={name}"}).get("Volumes") or []
-    return {name, name + _VERIFIED} <= {volume["Name"] for volume in listed}
+    folders = {volume["Name"]: str(volume.get("Mountpoint") or "") for volume in listed}
+    if not {name, name + _VERIFIED} <= folders.keys():
+        return None
+    folder = folders[name]
+    return RuntimeVolume(name, hosts=f"{folder}/modules/{GUEST_PACKAGE}/hosts" if folder else "")
 
 
 def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes]) -> None:

@@ -27,6 +27,7 @@ from sandbox.docker.container.enforcement import boot_id
 from sandbox.docker.engine.client import translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.errors import SandboxError
+from sandbox.interrupts import Shield
 
 from . import labels as marks
 from . import owners
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 60.0
 # Over its keep_seconds, until a paused kept sandbox is woken to end by itself.
 MARGIN_SECONDS = 300.0
+_TURN_SECONDS = 0.05
 
 _swept: weakref.WeakKeyDictionary[docker.DockerClient, float] = weakref.WeakKeyDictionary()
 _swept_lock = threading.Lock()
@@ -50,11 +52,47 @@ def sweep(client: docker.DockerClient) -> None:
     whose name is not the one in their labels. Never removes a kept sandbox that has run: if it was paused and without an owner for
     longer than its keep_seconds, it is resumed, and its guest ends it unless a host attaches.
     """
+    if _is_due(client):
+        _sweep(client)
+
+
+def sweep_beside(client: docker.DockerClient) -> Callable[[], None]:
+    """Sweep in a thread, see ``sweep``, while the engine starts a container. Returns a function that waits for the end."""
+    if not _is_due(client):
+        return _do_nothing
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            _sweep(client)
+        finally:
+            done.set()
+
+    with Shield():  # the start of a thread waits for an Event
+        threading.Thread(target=work, name="gamebox-sweep", daemon=True).start()
+
+    def wait() -> None:
+        while not done.is_set():
+            with Shield():
+                done.wait(_TURN_SECONDS)
+
+    return wait
+
+
+def _do_nothing() -> None:
+    """There is nothing to wait for."""
+
+
+def _is_due(client: docker.DockerClient) -> bool:
     now = time.monotonic()
     with _swept_lock:
         if now - _swept.get(client, -SWEEP_SECONDS) < SWEEP_SECONDS:
-            return
+            return False
         _swept[client] = now
+    return True
+
+
+def _sweep(client: docker.DockerClient) -> None:
     here = f"{HOST_LABEL}={socket.gethostname()}"
     mine = [SANDBOX_LABEL, here, f"{BOOT_LABEL}={boot_id()}"]
     with contextlib.suppress(SandboxError), translated():
