@@ -45,6 +45,7 @@ class ProcessStream:
         self._room = select.poll()
         self._room.register(self._in, select.POLLOUT)
         os.set_blocking(self._in, False)
+        os.set_blocking(self._out, False)
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._released = False
@@ -68,17 +69,41 @@ class ProcessStream:
         room.register(self._in, select.POLLOUT)
         return bool(room.poll(timeout_seconds * 1000))
 
-    def receive(self, timeout_seconds: float) -> bytes | None:
+    def descriptors(self) -> tuple[int, ...]:
+        """See ``WatchedStream``."""
+        return (self._out,)
+
+    buffered = False
+
+    def ready(self, timeout_seconds: float) -> bool:
+        """See ``WatchedStream``."""
+        return self._stdout.closed or bool(self._poll.poll(timeout_seconds * 1000))
+
+    def receive_into(self, view: memoryview) -> int | None:
+        """See ``WatchedStream``."""
+        return self._receive(view, 0)
+
+    def _receive(self, view: memoryview, timeout_seconds: float) -> int | None:
         try:
             with self._reading:
                 if self._stdout.closed:
-                    return b""
-                if not self._poll.poll(timeout_seconds * 1000):
+                    return 0
+                if timeout_seconds and not self._poll.poll(timeout_seconds * 1000):
                     return None
-                return os.read(self._out, 1 << 20)
+                return os.readv(self._out, [view])
+        except BlockingIOError:
+            return None
         finally:
             if self._released:
                 self.release()
+
+    def receive(self, timeout_seconds: float) -> bytes | None:
+        view = memoryview(bytearray(1 << 16))
+        size = self._receive(view, timeout_seconds)
+        return None if size is None else bytes(view[:size])
+
+    def finish(self) -> None:
+        """See ``WatchedStream``."""
 
     def close(self) -> None:
         with self._writing:

@@ -125,7 +125,7 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self._writable = True
         self._give_credit()
 
-    def take(self, payload: bytes | bytearray) -> None:
+    def take(self, payload: bytes | bytearray | memoryview) -> None:
         """Send bytes of the sandbox to the far end. The caller checked their number against the credit."""
         self.last_active = time.monotonic()
         if self._transport is None or self._transport.is_closing() or self._near_ended:

@@ -52,7 +52,7 @@ class _Account:
     opening: asyncio.Task[None] | None = None
     answered: Callable[[dict[str, Any]], None] | None = None
     # Bytes that the loop has not taken yet, in one piece: a list of single bytes would fill this host's memory.
-    arrived: bytes | bytearray = b""
+    arrived: bytes | bytearray | memoryview = b""
 
 
 class Streams:
@@ -86,7 +86,7 @@ class Streams:
         """Return whether ``channel`` is a connection's. Called by the reader's thread."""
         return channel >= GUEST_CHANNELS or channel in self._accounts
 
-    def take(self, kind: int, channel: int, payload: bytes) -> None:
+    def take(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
         """Take a frame of the guest, on the reader's thread. Raises WireError for one that the protocol does not allow."""
         if kind == Kind.OPEN:
             self._open(channel, payload)
@@ -111,7 +111,7 @@ class Streams:
         else:
             raise WireError(f"frame of kind {kind} on a connection")
 
-    def _take_data(self, channel: int, account: _Account, payload: bytes) -> None:
+    def _take_data(self, channel: int, account: _Account, payload: bytes | memoryview) -> None:
         with self._lock:
             account.room -= len(payload)
             under_way = bool(account.arrived)
@@ -141,7 +141,7 @@ class Streams:
             raise WireError("credit beyond what a connection may have")
         self._call_relay(channel, lambda relay: relay.credit(size))
 
-    def _open(self, channel: int, payload: bytes) -> None:
+    def _open(self, channel: int, payload: bytes | memoryview) -> None:
         if channel < GUEST_CHANNELS or channel in self._accounts or len(payload) > MOST_MESSAGE_BYTES:
             raise WireError("a connection on a channel that is not new")
         fields, _ = unpack_message(payload)

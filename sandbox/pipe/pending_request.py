@@ -34,8 +34,15 @@ LOOK_SECONDS = 30.0
 # A wait that ends this much too late was not a wait: this process was stopped, or starved. The answer may have arrived meanwhile,
 # so the request gets more time.
 OVERSLEPT_SECONDS = 0.05
+# A caller that waits reads the pipe itself for this long, and then leaves it to the process's reader: a short answer comes without
+# a hand-over between threads, and of a long one the hand-over does not matter.
+OWN_SECONDS = 0.02
 MORE_PER_LATE_SECOND = 5
 NOTHING = nullcontext()
+
+
+# Takes a piece of a stream from the guest, which is the caller's to keep.
+Sink = Callable[[bytes | memoryview], None]
 
 
 class Cut(Exception):  # noqa: N818 - no error: the request is sent again
@@ -54,6 +61,9 @@ class Pipe(Protocol):
 
     def try_send(self, kind: int, channel: int, payload: bytes = b"") -> bool:
         """Send a frame that may be lost if the pipe is full or broken. Returns whether it was sent."""
+
+    def read_for(self, pending: PendingRequest, seconds: float) -> None:
+        """Read the pipe for up to ``seconds``, until the bell of ``pending`` rings, unless another thread does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +109,7 @@ class PendingRequest:
     sent_by: object = None  # the sender that took all of the message
     reply: tuple[dict[str, Any], bytes] | None = None
     error: SandboxError | None = None
-    chunks: deque[bytes] = field(default_factory=deque)  # from the guest, not consumed yet
+    chunks: deque[bytes | memoryview] = field(default_factory=deque)  # from the guest, not consumed yet
     incoming: wire.ReceiveWindow = field(default_factory=partial(wire.ReceiveWindow, wire.WINDOW))
     outgoing: wire.SendWindow = field(default_factory=partial(wire.SendWindow, wire.WINDOW))
     events: set[str] = field(default_factory=set)
@@ -167,7 +177,7 @@ class PendingRequest:
         self.resume(after_cut=True)
         self.wake()
 
-    def take(self, kind: int, channel: int, payload: bytes, assembler: wire.Assembler) -> None:
+    def take(self, kind: int, channel: int, payload: bytes | memoryview, assembler: wire.Assembler) -> None:
         """Take a frame of the guest on this request's channel. Raises WireError for what the protocol does not allow."""
         if kind == Kind.REPLY or (kind == Kind.HELLO and self.reply is None):
             self.reply = wire.unpack_message(assembler.finish(channel, payload))
@@ -195,7 +205,7 @@ class PendingRequest:
         if not self.feeds:  # a command has its own deadline
             self._postpone()
 
-    def take_notice(self, payload: bytes) -> None:
+    def take_notice(self, payload: bytes | memoryview) -> None:
         """Note that the command waits in its queue, or was started. Raises WireError."""
         event = wire.unpack_message(payload)[0].get("event")
         if event not in ("queued", "started") or event in self.events:
@@ -216,7 +226,7 @@ class PendingRequest:
             return self.seconds
         return min(self.seconds, self.latest + MOST_SPARE_SECONDS - now)
 
-    def _take_data(self, payload: bytes) -> None:
+    def _take_data(self, payload: bytes | memoryview) -> None:
         """Take a piece of the stream from the guest. Raises WireError."""
         with self.lock:
             self.incoming.receive(len(payload))
@@ -254,7 +264,7 @@ class PendingRequest:
         body: Iterable[bytes] | None = None,
         watching: AbstractContextManager[object] = NOTHING,
         feeding: AbstractContextManager[object] = NOTHING,
-        sink: Callable[[bytes], None] | None = None,
+        sink: Sink | None = None,
     ) -> tuple[dict[str, Any], bytes]:
         """Send the request, with its body, and wait for the reply within ``watching`` and ``feeding``.
 
@@ -290,7 +300,7 @@ class PendingRequest:
             for chunk in body:
                 view = memoryview(chunk)
                 while view:
-                    room = self._await_window()
+                    room = self._await_window(pipe)
                     if not room:  # answered already: a failure
                         return
                     piece = view[: min(room, wire.MAX_PAYLOAD)]
@@ -304,18 +314,18 @@ class PendingRequest:
             raise
         pipe.send_frame(self, pipe.sender, Kind.END)
 
-    def _await_window(self) -> int:
+    def _await_window(self, pipe: Pipe) -> int:
         while self.outgoing.left <= 0 and self.reply is None and self.error is None:
-            self._wait()
+            self._wait(pipe)
         return self.outgoing.left if self.reply is None and self.error is None else 0
 
-    def wait_for_reply(self, pipe: Pipe, sink: Callable[[bytes], None] | None = None) -> tuple[dict[str, Any], bytes]:
+    def wait_for_reply(self, pipe: Pipe, sink: Sink | None = None) -> tuple[dict[str, Any], bytes]:
         """Wait for the reply and return it; pass what is streamed back to ``sink``. Raises SandboxError."""
         while True:
             with contextlib.suppress(Cut):
                 self._catch_up(pipe)
             while not self._has_work():
-                self._wait()
+                self._wait(pipe)
             with self.lock:
                 if not self.chunks:
                     if self.reply is not None:
@@ -350,26 +360,28 @@ class PendingRequest:
                 self.deadline = time.monotonic() + CANCEL_SECONDS
             pipe.send_frame(self, pipe.sender, Kind.CANCEL)
 
-    def _wait(self) -> None:
+    def _wait(self, pipe: Pipe) -> None:
         """Wait once. Raises SandboxUnavailableError ``no_answer`` past the deadline."""
         due = self.deadline  # the reader may change it meanwhile
         if due is None:
-            self._sleep(LOOK_SECONDS)
+            self._sleep(pipe, LOOK_SECONDS)
             return
         left = due + self.lent - time.monotonic()
         if left <= 0:
             raise self.no_answer()
-        self._sleep(min(left, LOOK_SECONDS))
+        self._sleep(pipe, min(left, LOOK_SECONDS))
         late = time.monotonic() - due - self.lent
         with self.lock:
             if self.deadline == due and late > OVERSLEPT_SECONDS:
                 # It was this process that was stopped, not the guest that was silent: the answer may be in the pipe.
                 self.deadline = time.monotonic() - self.lent + min(GRACE_SECONDS, MORE_PER_LATE_SECOND * late)
 
-    def _sleep(self, seconds: float) -> None:
+    def _sleep(self, pipe: Pipe, seconds: float) -> None:
         """Wait for ``wake``, at most ``seconds``. May return early."""
+        own = min(seconds, OWN_SECONDS)
+        pipe.read_for(self, own)
         with contextlib.suppress(queue.Empty):
-            self.bell.get(timeout=max(0.0, seconds))
+            self.bell.get(timeout=max(0.0, seconds - own))
 
 
 def too_long(limit: int) -> OperationError:

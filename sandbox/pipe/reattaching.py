@@ -28,6 +28,26 @@ class ByteStream(ByteSink, Protocol):
         """End the stream, which makes a blocked ``receive`` return. May be called more than once."""
 
 
+class WatchedStream(ByteStream, Protocol):
+    """A ByteStream whose descriptors can be watched, so that it needs no thread."""
+
+    @property
+    def buffered(self) -> bool:
+        """Whether bytes can be read though the descriptors do not report them."""
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what to watch; bytes come on the first."""
+
+    def ready(self, timeout_seconds: float) -> bool:
+        """Wait until there is something to read, or the end. One thread at a time."""
+
+    def receive_into(self, view: memoryview) -> int | None:
+        """Read what is there now: the number of bytes, 0 at the end, None if nothing is there. Raises OSError."""
+
+    def finish(self) -> None:
+        """Take what may come after the end, such as the last of stderr. May wait for a moment."""
+
+
 class Keep(Protocol):
     """How a transport reaches its guest again; ``seconds`` is how long the guest waits without a host."""
 

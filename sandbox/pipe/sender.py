@@ -30,7 +30,7 @@ class Connections(Protocol):
     def takes(self, channel: int) -> bool:
         """Return whether ``channel`` belongs to a connection."""
 
-    def take(self, kind: int, channel: int, payload: bytes) -> None:
+    def take(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
         """Take a frame of the guest. Raises WireError for what the protocol does not allow."""
 
     def cut(self, why: str) -> None:

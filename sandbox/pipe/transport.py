@@ -1,7 +1,8 @@
 """The host's end of the pipe: requests out, replies in, each within its deadline.
 
-Many threads may call ``request`` at once. One reader thread takes frames off the stream. Everything it takes is hostile until it is
-validated, and is bounded: the size of a message, a stream's bytes under way, the number of open requests.
+Many threads may call ``request`` at once. Frames are taken off the stream by the process's reader (see ``reader``), or for a moment
+by a caller that waits. Everything that comes is hostile until it is validated, and is bounded: the size of a message, a stream's
+bytes under way, the number of open requests.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from sandbox.guest.protocol.wire import Kind
 from sandbox.interrupts import Shield
 
 from .feeding import Feeder
-from .pending_request import GRACE_SECONDS, NOTHING, Cut, PendingRequest
+from .pending_request import GRACE_SECONDS, NOTHING, Cut, PendingRequest, Sink
+from .reading import FOREIGN, Reading
 from .reattaching import AskIds, ByteStream, Keep
 from .sender import TURN_SECONDS, Connections, FrameSender
 from .watching import Watch
@@ -44,6 +46,9 @@ _BREAKING = ("protocol_violation", "host_failed")
 AFTER_VIOLATION_SECONDS = 0.1
 # Without a deadline of its own (a command in the queue), a caller waits this long for the pipe to take a frame.
 SEND_SECONDS = 30.0
+# A caller waits this long for the last thread that reads the pipe.
+CLOSE_SECONDS, LOSS_SECONDS = 5.0, 3.0
+LOOK_SECONDS = 0.001
 
 
 class Transport:
@@ -65,15 +70,12 @@ class Transport:
         nonce: bytes | None = None,
         received: bytes = b"",
     ) -> None:
-        self._stream = stream
         heard_within = lease_seconds if keep is None else min(lease_seconds, keep.seconds)
         self._ping_seconds = min(PING_SHARE * heard_within, MOST_PING_SECONDS)
         self._explain = explain
         self._keep = keep
         self.nonce = nonce or secrets.token_bytes(wire.NONCE_BYTES)
-        self.sender = FrameSender(stream, self.nonce)
-        self._decoder = wire.Decoder(self.nonce)
-        self._received = received  # after the answer to a call
+        self._use(stream, received)
         self._assembler = wire.Assembler()
         self._channel = 0
         self._state_lock = threading.Lock()
@@ -88,21 +90,25 @@ class Transport:
         self._hello = PendingRequest(0, MAX_REPLY_BYTES, None)
         self._connections: Connections | None = None
         self._on_switched: Callable[[], None] | None = None
-        self._reader = threading.Thread(target=self._read, name="gamebox-transport", daemon=True)
+        self._concluding: threading.Thread | None = None
+
+    def _use(self, stream: ByteStream, received: bytes) -> None:
+        """Send and read by ``stream``; ``received`` is what came after the answer to a call."""
+        self._reading = Reading(stream, self.nonce, received, self._take, self._ended, self._tick)
+        self.sender = FrameSender(self._reading.stream, self.nonce)
 
     def open(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
         """Greet the guest and return its HELLO. Raises SandboxUnavailableError, after closing the pipe."""
         try:
             return self._greet(hello, timeout_seconds)
-        except BaseException:  # a Ctrl-C, too: nothing else ends the reader, which must not outlive its stream
+        except BaseException:  # a Ctrl-C, too: nothing else ends the reading, which must not outlive its stream
             self.close()
             raise
 
     def _greet(self, hello: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
         self._hello.seconds = timeout_seconds
         self._hello.deadline = time.monotonic() + timeout_seconds
-        with Shield():  # the start of a thread waits for an Event
-            self._reader.start()
+        self._reading.begin(time.monotonic() + self._ping_seconds)
         try:
             self._hello.send(self, Kind.HELLO, {"protocol": wire.PROTOCOL, **hello})
         except Cut as error:  # a guest that was not greeted yet is not reached again
@@ -126,7 +132,7 @@ class Transport:
     def switch_output(self, on_switched: Callable[[], None]) -> None:
         """Ask the guest to write to its second pipe.
 
-        ``on_switched`` runs on the reader's thread after the last frame on the first pipe.
+        ``on_switched`` runs where the pipe is read, after the last frame on the first pipe.
         """
         self._on_switched = on_switched
         self.try_send(Kind.ROUTE, 0)
@@ -136,15 +142,18 @@ class Transport:
         self._closing = True
         if detach:
             self.try_send(Kind.DETACH, 0, wire.pack_message({"acknowledged": self._ask_ids.take_acknowledged()}))
-        self._stream.close()
-        if self._reader.is_alive() and threading.current_thread() is not self._reader:
-            self._reader.join(timeout=5)
+        self._reading.stream.close()
+        until = time.monotonic() + CLOSE_SECONDS
+        while not self._reading.stop(TURN_SECONDS) and not self._reading.over and time.monotonic() < until:
+            pass
+        if (thread := self._concluding) is not None and thread is not threading.current_thread():
+            thread.join(max(0.0, until - time.monotonic()))
 
     def give_up(self, error: SandboxUnavailableError) -> None:
         """End the pipe because the guest is silent: every request, under way or later, fails with ``error`` at once."""
         self._closing = True
         self._lose(error)
-        self._stream.close()
+        self._reading.stream.close()
 
     def request(
         self,
@@ -156,7 +165,7 @@ class Transport:
         blob_for: str | None = None,
         body: Iterable[bytes] | None = None,
         feed: Iterable[bytes] | None = None,
-        sink: Callable[[bytes], None] | None = None,
+        sink: Sink | None = None,
         watch: Watch | None = None,
         request_id: str | None = None,
         max_reply_bytes: int = MAX_REPLY_BYTES,
@@ -236,7 +245,7 @@ class Transport:
         self, request: PendingRequest, sender: FrameSender, kind: int, payload: bytes | memoryview = b""
     ) -> None:
         """Send a frame within the deadline of ``request``. Raises SandboxUnavailableError, or Cut for a pipe to reconnect."""
-        stream = self._stream
+        stream = self._reading.stream
         try:
             deadline = time.monotonic() + SEND_SECONDS if request.deadline is None else request.deadline
             if not sender.send(kind, request.channel, payload, deadline):
@@ -247,20 +256,20 @@ class Transport:
             stream.close()  # the reader notices, and words it
             raise self._wait_for_loss(error) from error
 
-    def try_send(self, kind: int, channel: int, payload: bytes = b"") -> bool:
+    def try_send(self, kind: int, channel: int, payload: bytes = b"", *, wait_seconds: float = OFFER_SECONDS) -> bool:
         """Send a frame that may be lost if the pipe is full or broken. Returns whether it was sent."""
         try:
-            return self.sender.send(kind, channel, payload, time.monotonic() + OFFER_SECONDS)
+            return self.sender.send(kind, channel, payload, time.monotonic() + wait_seconds)
         except OSError:
             return False
 
-    def _cancel_given_up(self) -> None:
+    def _cancel_given_up(self, wait_seconds: float = OFFER_SECONDS) -> None:
         """Cancel the requests whose callers have left: a command that waits for input would block its session.
 
         What cannot be sent now, because the pipe is full or Ctrl-C came again, is sent with the next request or ping.
         """
         for channel in tuple(self._given_up):
-            if not self.try_send(Kind.CANCEL, channel):
+            if not self.try_send(Kind.CANCEL, channel, wait_seconds=wait_seconds):
                 return
             self._given_up.discard(channel)
 
@@ -275,45 +284,52 @@ class Transport:
             return self._channel
 
     def _wait_for_loss(self, error: BaseException) -> SandboxUnavailableError:
-        self._reader.join(timeout=3)
+        until = time.monotonic() + LOSS_SECONDS
+        while self._lost is None and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
         return self._lost or SandboxUnavailableError("pipe_broken", f"The pipe to the sandbox broke: {error}.")
 
-    def _read(self) -> None:
-        while True:
-            reason, detail = self._serve()
-            self._stream.close()  # the far end may still be open for writing, without a reader
-            if self._connections is not None:
-                self._connections.cut("the connection to the sandbox was cut")
-            if self._closing or self._keep is None or self._breaks_again(reason):
-                break
-            if not self._reconnect(self._keep, reason, detail):
-                break
+    def read_for(self, pending: PendingRequest, seconds: float) -> None:
+        """See ``pending_request.Pipe``."""
+        self._reading.read_for(pending, seconds)
+
+    def _tick(self, now: float) -> float:
+        """Ping a guest that was not heard of, and cancel what could not be cancelled before; return when to look again."""
+        due = self._reading.heard + self._ping_seconds
+        if now < due:
+            return due
+        self.try_send(Kind.PING, 0, wait_seconds=0)
+        self._cancel_given_up(0)
+        return now + self._ping_seconds
+
+    def _ended(self, reason: str, detail: str) -> None:
+        """Note that the pipe has ended. What follows takes time, unless the pipe was closed here."""
+        if self._closing:
+            self._conclude(reason, detail)
+            return
+        self._concluding = threading.Thread(
+            target=self._conclude, args=(reason, detail), name="gamebox-pipe-end", daemon=True
+        )
+        try:
+            self._concluding.start()
+        except RuntimeError:  # no thread can be started: the other pipes wait
+            self._conclude(reason, detail)
+
+    def _conclude(self, reason: str, detail: str) -> None:
+        """Reach the guest again, or fail all requests, after the end of the pipe."""
+        if reason == FOREIGN:
+            reason = "taken_over" if self._has_another_host() else "protocol_violation"
+        if not self._closing:
+            self._reading.stream.finish()
+        self._reading.stream.close()  # the far end may still be open for writing, without a reader
+        if self._connections is not None:
+            self._connections.cut("the connection to the sandbox was cut")
+        keep = None if self._closing or self._breaks_again(reason) else self._keep
+        if keep is not None and self._reconnect(keep, reason, detail):
+            return
         if self._lost is None:
             self._fail("closed" if self._closing else reason, detail)
         self._connected.set()
-
-    def _serve(self) -> tuple[str, str]:
-        """Take frames until the pipe ends. Returns the reason and a detail."""
-        try:
-            data: bytes | None = self._received
-            while True:
-                for kind, channel, payload in self._decoder.feed(data or b""):
-                    self._take(kind, channel, payload)
-                data = self._stream.receive(self._ping_seconds)
-                if data is None:
-                    self.try_send(Kind.PING, 0)
-                    self._cancel_given_up()
-                elif not data:
-                    return "pipe_broken", ""
-        except wire.ForeignNonceError as error:
-            return ("taken_over" if self._has_another_host() else "protocol_violation"), str(error)
-        except wire.WireError as error:
-            return "protocol_violation", str(error)
-        except OSError as error:
-            return "pipe_broken", str(error)
-        except Exception as error:
-            log.exception("the reader of a sandbox's pipe failed")
-            return "host_failed", f"{type(error).__name__}: {error}"
 
     def _breaks_again(self, reason: str) -> bool:
         """Return whether to give the guest up: calling one that answers and breaks the protocol at once would never end."""
@@ -324,12 +340,12 @@ class Transport:
 
     def _has_another_host(self) -> bool:
         """Return whether what came instead of a frame is the sandbox's answer to another host's call."""
-        held = self._decoder.held
+        held = self._reading.frames.held
         prefix = b"" if self._keep is None else self._keep.answer_prefix
         if not prefix or not prefix.startswith(held[: wire.NONCE_BYTES]):
             return False
         with contextlib.suppress(OSError):
-            while len(held) < ANSWER_BYTES and (more := self._stream.receive(ANSWER_SECONDS)):
+            while len(held) < ANSWER_BYTES and (more := self._reading.stream.receive(ANSWER_SECONDS)):
                 held += more
         return held[:ANSWER_BYTES] != prefix + self.nonce  # else the answer to a call that was made twice
 
@@ -352,8 +368,8 @@ class Transport:
             log.exception("a kept sandbox could not be reached again")
             return False
         with self._state_lock:
-            self._stream, self.nonce, self._received = stream, nonce, received
-            self.sender, self._decoder = FrameSender(stream, nonce), wire.Decoder(nonce)
+            self.nonce = nonce
+            self._use(stream, received)
             self._assembler = wire.Assembler()
             waiting = list(self._pending.values())
         seconds = time.monotonic() - began
@@ -364,6 +380,12 @@ class Transport:
         self._connected.set()
         if self._closing:
             stream.close()
+        try:
+            self._reading.begin(time.monotonic() + self._ping_seconds)
+        except OSError as error:
+            stream.close()
+            self._fail("pipe_broken", str(error))
+            return False
         return True
 
     def _fail(self, reason: str, detail: str) -> None:
@@ -385,7 +407,7 @@ class Transport:
             pending.error = error
             pending.wake()
 
-    def _take(self, kind: int, channel: int, payload: bytes) -> None:
+    def _take(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
         if self._connections is not None and (kind == Kind.OPEN or self._connections.takes(channel)):
             self._connections.take(kind, channel, payload)
             return

@@ -86,12 +86,13 @@ class Watch:
         """Whether the caller wants the output."""
         return self.on_output is not None or self.on_bytes is not None
 
-    def take(self, chunk: bytes) -> None:
+    def take(self, chunk: bytes | memoryview) -> None:
         """Take a piece of output: the number of its stream, then bytes. Raises SandboxUnavailableError for an unknown stream."""
         stream = chunk[0]
         if stream not in _NAMES:
             raise SandboxUnavailableError("protocol_violation", f"The sandbox sent output of a stream {stream}.")
-        self._pass_bytes(stream, chunk[1:] if self._masked is None else self._masked[stream].feed(chunk[1:]))
+        data = bytes(chunk[1:])
+        self._pass_bytes(stream, data if self._masked is None else self._masked[stream].feed(data))
 
     def _pass_bytes(self, stream: int, data: bytes) -> None:
         if data and self.on_bytes is not None:

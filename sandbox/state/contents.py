@@ -17,7 +17,7 @@ MOST_PARTS = 1 << 18
 # A guest that sends too slowly is given up: it has this time, and a second more for each LEAST_BYTES_PER_SECOND. A pause of the
 # sandbox is a gap, of which at most LONGEST_GAP_SECONDS count.
 PATIENCE_SECONDS, LEAST_BYTES_PER_SECOND, LONGEST_GAP_SECONDS = 300.0, 64 << 10, 30.0
-_Taking = Generator[None, bytes, bytes]
+_Taking = Generator[None, bytes | memoryview, bytes]
 
 
 def pack_wanted(entries: Sequence[Entry]) -> bytes:
@@ -47,7 +47,7 @@ class Contents:
         self._machine = self._files()
         next(self._machine, None)
 
-    def take(self, chunk: bytes) -> None:
+    def take(self, chunk: bytes | memoryview) -> None:
         """Take the next piece of the stream."""
         if self._done:
             raise violation("fetch")
@@ -93,7 +93,7 @@ class Contents:
         del self._buffer[:most]
         return data
 
-    def _files(self) -> Generator[None, bytes, None]:
+    def _files(self) -> Generator[None, bytes | memoryview, None]:
         for number, entry in enumerate(self._asked):
             answered, how, size, mtime, ctime, device, inode = FETCHED.unpack((yield from self._exactly(FETCHED.size)))
             if answered != number or how not in (GOT, GONE):
@@ -107,7 +107,7 @@ class Contents:
             if changed:
                 self.torn.append(entry.key)
 
-    def _take_file(self, key: Key, size: int) -> Generator[None, bytes, None]:
+    def _take_file(self, key: Key, size: int) -> Generator[None, bytes | memoryview, None]:
         with self._store.writing() as writing:
             end = parts = 0
             while True:

@@ -43,7 +43,7 @@ class GuestFiles:
         """Return what is in the sandbox now. Raises SandboxError."""
         data = bytearray()
 
-        def take(chunk: bytes) -> None:
+        def take(chunk: bytes | memoryview) -> None:
             data.extend(chunk)
             if len(data) > MOST_PATH_BYTES + MOST_RECORDS * ENTRY.size:
                 raise fault_error(ErrorCode.too_many_files, {"path_bytes": MOST_PATH_BYTES}, "scan")

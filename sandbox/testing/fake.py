@@ -27,6 +27,7 @@ from sandbox.limits import Limits
 from sandbox.local import LocalBackend
 from sandbox.network.policy import Network, judge_host
 from sandbox.pipe.forked_processes import forked_since
+from sandbox.pipe.pending_request import Sink
 from sandbox.pipe.stdin import pieces
 from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import Watch
@@ -254,7 +255,7 @@ class ScriptedTransport(Transport):
         blob: bytes = b"",
         body: Iterable[bytes] | None = None,
         feed: Any = None,
-        sink: Callable[[bytes], None] | None = None,
+        sink: Sink | None = None,
         watch: Watch | None = None,
         request_id: str | None = None,
         **call: Any,
@@ -295,7 +296,7 @@ class ScriptedTransport(Transport):
         self, operation: str, args: dict[str, Any], body: Iterable[bytes] | None = None
     ) -> tuple[dict[str, Any], bytes]:
         """Return the result of an operation on files and what it streams back. Raises Fault."""
-        received: list[bytes] = []
+        received: list[bytes | memoryview] = []
         streams = received.append if operation == "download" else None
         fields, _ = self._reach().request(operation, args, timeout_seconds=START_SECONDS, body=body, sink=streams)
         if fault := fields.get("fault"):

@@ -32,10 +32,28 @@ class SocketStream:
         room.register(self._socket, select.POLLOUT)
         return bool(room.poll(timeout_seconds * 1000))
 
-    def receive(self, timeout_seconds: float) -> bytes | None:
-        if not self._poll.poll(timeout_seconds * 1000):
+    def descriptors(self) -> tuple[int, ...]:
+        """See ``WatchedStream``."""
+        return (self._socket.fileno(),)
+
+    buffered = False
+
+    def ready(self, timeout_seconds: float) -> bool:
+        """See ``WatchedStream``."""
+        return bool(self._poll.poll(timeout_seconds * 1000))
+
+    def receive_into(self, view: memoryview) -> int | None:
+        """See ``WatchedStream``."""
+        try:
+            return self._socket.recv_into(view, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
             return None
-        return self._socket.recv(1 << 20)
+
+    def receive(self, timeout_seconds: float) -> bytes | None:
+        return self._socket.recv(1 << 20) if self.ready(timeout_seconds) else None
+
+    def finish(self) -> None:
+        """See ``WatchedStream``."""
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # closed by the other side already

@@ -98,7 +98,7 @@ class Incoming:
         if self._folder is not None:
             folders.remove(self._folder)
 
-    def take(self, chunk: bytes) -> None:
+    def take(self, chunk: bytes | memoryview) -> None:
         """Take the next piece of the stream."""
         self._size += len(chunk)
         # A tar is larger than its files: it has a block for each entry.

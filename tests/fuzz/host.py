@@ -77,7 +77,7 @@ class HostTarget:
         finally:
             env.close()
             counts.conversations += 1
-            counts.frames += env.transport._decoder._sequence + (env.transport._lost is not None)
+            counts.frames += env.transport._reading.frames.sequence + (env.transport._lost is not None)
 
     def _load(
         self, rng: random.Random, stream: MutantStream, exchange: Exchange, mutated: bool, told: list[Any]

@@ -19,9 +19,8 @@ from sandbox.pipe.forked_processes import point_at_devnull, release_in_children
 
 log = logging.getLogger(__name__)
 
-SEND_SECONDS = 30.0
-# Read at once: little at first, since there may be hundreds of streams, and more after a full read.
-FIRST_CHUNK, CHUNK = 1 << 14, 1 << 18
+# Read at once by ``receive``, before a transport reads.
+CHUNK = 1 << 14
 # The kernel doubles it. The longest frames, those of connections, fit into three quarters of that, so that the engine wakes once
 # per frame and no sender waits for the rest.
 SEND_BUFFER = 256 * 1024
@@ -33,10 +32,11 @@ TURN_SECONDS = 0.2
 LAST_WORDS_SECONDS = 1.0
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
+_NO_LOCK = contextlib.nullcontext()
 
 
 class AttachStream:
-    """Implements ``transport.ByteStream`` on the result of docker-py's ``attach_socket``.
+    """Implements ``reattaching.WatchedStream`` on the result of docker-py's ``attach_socket``.
 
     The engine puts an 8-byte header before each piece of output. Pieces of stderr are logged, up to a bound. Without
     ``ends_with_engine``, a stream that bypasses the engine goes on when the engine's has ended.
@@ -50,8 +50,8 @@ class AttachStream:
         # Python polls before each call on a socket with a timeout; this class polls itself, and only when it has to wait.
         self._encrypted = isinstance(self._socket, ssl.SSLSocket)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        self._socket.settimeout(SEND_SECONDS if self._encrypted else 0)
-        self._buffer = memoryview(bytearray(FIRST_CHUNK))
+        self._socket.settimeout(0)
+        self._tls_lock = threading.Lock()  # OpenSSL does not allow two threads in one connection
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._room = select.poll()
@@ -105,8 +105,9 @@ class AttachStream:
         if not self._room.poll(timeout_seconds * 1000):
             return 0
         try:
-            return self._socket.send(data)
-        except BlockingIOError:  # another process with this socket was faster
+            with self._tls_lock if self._encrypted else _NO_LOCK:
+                return self._socket.send(data)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):  # another process with this socket was faster
             return 0
 
     def _put(self, fd: int, data: memoryview, timeout_seconds: float) -> int:
@@ -131,29 +132,63 @@ class AttachStream:
             raise OSError(errno.EBADF, "the stream was released")
         return _ready(self._socket.fileno(), timeout_seconds)  # its own poll object: another thread may be in ``send``
 
+    def descriptors(self) -> tuple[int, ...]:
+        """See ``WatchedStream``."""
+        return (self._socket.fileno(),) if self._output is None else (self._output, self._socket.fileno())
+
+    @property
+    def buffered(self) -> bool:
+        """Whether TLS has decrypted bytes that were not read yet, which the kernel does not report."""
+        return self._encrypted and self._pending() > 0
+
+    def _pending(self) -> int:
+        return self._socket.pending() if isinstance(self._socket, ssl.SSLSocket) else 0
+
+    def ready(self, timeout_seconds: float) -> bool:
+        """See ``WatchedStream``."""
+        return self._closed or self.buffered or bool(self._poll.poll(timeout_seconds * 1000))
+
     def receive(self, timeout_seconds: float) -> bytes | None:
-        while not self._closed:  # a sandbox that writes without end must not keep this loop going
-            buffered = getattr(self._socket, "pending", lambda: 0)()  # bytes that TLS has decrypted already
-            if not buffered and not self._poll.poll(timeout_seconds * 1000):
-                return None
-            if self._output is not None and (output := self._read(self._output)) is not None:
-                return output
-            try:
-                size = self._socket.recv_into(self._buffer)
-            except OSError:
-                if self.ends_with_engine or self._output is None:
-                    raise
-                size = 0
-            if not size:
-                if self.ends_with_engine or self._output is None or self._closed:
-                    return b""
+        view = memoryview(bytearray(CHUNK))
+        while self.ready(timeout_seconds):
+            size = self.receive_into(view)
+            if size == 0:
+                self.finish()
+            if size is not None:
+                return bytes(view[:size])
+        return None
+
+    def receive_into(self, view: memoryview) -> int | None:
+        """See ``WatchedStream``."""
+        if self._closed:
+            return 0
+        if self._output is not None:
+            with contextlib.suppress(BlockingIOError):
+                return os.readv(self._output, [view])
+        filled = 0
+        while filled < len(view):
+            size = self._receive(view[filled:])
+            if size == 0 and self._output is not None and not self.ends_with_engine and not self._closed:
                 self._go_on_alone()
-                continue
-            output = self._unwrap(self._buffer[:size])
-            self._grow(size)
-            if output and self._output is None:
-                return output
-        return b""
+                return None
+            if not size:
+                return 0 if size == 0 and not filled else filled or None
+            filled += self._unwrap(view[filled : filled + size]) if self._output is None else self._heard(view[:size])
+            if not self.buffered:
+                break
+        return filled or None
+
+    def _receive(self, view: memoryview) -> int | None:
+        """Read from the engine's stream: 0 at its end, None if nothing is there."""
+        try:
+            with self._tls_lock if self._encrypted else _NO_LOCK:
+                return self._socket.recv_into(view)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except OSError:
+            if self.ends_with_engine or self._output is None:
+                raise
+            return 0
 
     def _go_on_alone(self) -> None:
         """Put another socket in the place of the engine's, which has ended: silent until ``close`` shuts it down."""
@@ -163,26 +198,24 @@ class AttachStream:
                 os.dup2(ours.fileno(), self._socket.fileno(), inheritable=False)
         ours.close()
 
-    def _read(self, fd: int) -> bytes | None:
-        """Read the second output. Returns None if only the engine's stream has data. At the end, waits for the last of stderr."""
-        try:
-            size = os.readv(fd, [self._buffer])
-        except BlockingIOError:
-            return None
-        if not size:
-            self._poll.unregister(fd)
-            until = time.monotonic() + (LAST_WORDS_SECONDS if self._other_end is None else 0.0)
-            while (left := until - time.monotonic()) > 0 and self._poll.poll(left * 1000):
-                if not (more := self._socket.recv_into(self._buffer)):
-                    break
-                self._unwrap(self._buffer[:more])
-        data = bytes(self._buffer[:size])
-        self._grow(size)
-        return data
+    def _heard(self, view: memoryview) -> int:
+        """Log the stderr in ``view``. Its output is dropped: the second output has it."""
+        self._unwrap(view)
+        return 0
 
-    def _grow(self, size: int) -> None:
-        if size == len(self._buffer) < CHUNK:
-            self._buffer = memoryview(bytearray(CHUNK))
+    def finish(self) -> None:
+        """See ``WatchedStream``: the last of stderr may come after the end of the second output."""
+        if self._output is None or self._closed:
+            return
+        with contextlib.suppress(OSError, KeyError):
+            self._poll.unregister(self._output)
+        view = memoryview(bytearray(CHUNK))
+        until = time.monotonic() + (LAST_WORDS_SECONDS if self._other_end is None else 0.0)
+        while (left := until - time.monotonic()) > 0 and self.ready(left) and not self._closed:
+            size = self._receive(view)
+            if size == 0:
+                break
+            self._unwrap(view[: size or 0])
 
     def close(self) -> None:
         with self._close_lock:
@@ -216,25 +249,28 @@ class AttachStream:
         """The last 8 KiB that the guest wrote to its stderr."""
         return self._stderr.decode("utf-8", "replace")
 
-    def _unwrap(self, view: memoryview) -> bytes:
-        """Return the stdout in ``view`` and log the stderr. A header may be split between two calls."""
-        output: list[memoryview] = []
-        while view:
+    def _unwrap(self, view: memoryview) -> int:
+        """Move the stdout in ``view`` to its beginning, return its size, and log the stderr. A header may be split."""
+        at = filled = 0
+        while at < len(view):
             if not self._left:
                 missing = _HEADER.size - len(self._header)
-                self._header += view[:missing]
-                view = view[missing:]
+                self._header += view[at : at + missing]
+                at = min(at + missing, len(view))
                 if len(self._header) == _HEADER.size:
                     self._kind, self._left = _HEADER.unpack(self._header)
                     self._header.clear()
                 continue
-            piece, view = view[: self._left], view[self._left :]
+            piece = view[at : at + self._left]
             self._left -= len(piece)
+            at += len(piece)
             if self._kind == _STDOUT:
-                output.append(piece)
+                if at - len(piece) > filled:
+                    view[filled : filled + len(piece)] = piece
+                filled += len(piece)
             elif self._kind == _STDERR:
                 self._log(bytes(piece))
-        return b"".join(output)
+        return filled
 
     def _log(self, piece: bytes) -> None:
         self._stderr = (self._stderr + piece)[-8192:]

@@ -180,18 +180,23 @@ class Decoder:
             raise
 
     def _parse_header(self) -> tuple[int, int, int]:
-        nonce, sequence, kind, zero, channel, length = HEADER.unpack_from(self._buffer)
         if self.nonce is None:
-            self.nonce = nonce
-        if nonce != self.nonce or zero != _ZERO:
-            raise ForeignNonceError(nonce)
-        if sequence != self._sequence:
-            raise WireError(f"frame {sequence} where {self._sequence} was due")
-        if kind not in _KINDS:
-            raise WireError(f"unknown frame kind {kind}")
-        if length > MAX_PAYLOAD:
-            raise WireError(f"frame of {length} bytes")
-        return kind, channel, length
+            self.nonce = bytes(self._buffer[:NONCE_BYTES])
+        return parse_header(self._buffer, self.nonce, self._sequence)
+
+
+def parse_header(header: bytes | bytearray | memoryview, due_nonce: bytes, due: int) -> tuple[int, int, int]:
+    """Return kind, channel and length of the frame that begins with ``header``. Raises WireError unless it is due."""
+    nonce, sequence, kind, zero, channel, length = HEADER.unpack_from(header)
+    if nonce != due_nonce or zero != _ZERO:
+        raise ForeignNonceError(nonce)
+    if sequence != due:
+        raise WireError(f"frame {sequence} where {due} was due")
+    if kind not in _KINDS:
+        raise WireError(f"unknown frame kind {kind}")
+    if length > MAX_PAYLOAD:
+        raise WireError(f"frame of {length} bytes")
+    return kind, channel, length
 
 
 def pack_message(fields: dict[str, Any], blob: bytes = b"", *, exact: bool = False, any_number: bool = False) -> bytes:
@@ -257,7 +262,7 @@ class Assembler:
         self._limit = limit
         self._parts: dict[int, bytearray] = {}
 
-    def add(self, channel: int, payload: bytes, limit: int | None = None) -> bool:
+    def add(self, channel: int, payload: bytes | memoryview, limit: int | None = None) -> bool:
         """Add a part of the message on ``channel``. Returns False, and forgets the message, if it exceeds ``limit``.
 
         Raises WireError if it exceeds the limit of all messages.
@@ -271,7 +276,7 @@ class Assembler:
         parts += payload
         return True
 
-    def finish(self, channel: int, payload: bytes) -> bytes | memoryview:
+    def finish(self, channel: int, payload: bytes | memoryview) -> bytes | memoryview:
         """Return the whole message that ends with ``payload``."""
         parts = self._parts.pop(channel, None)
         if parts is None:

@@ -32,6 +32,7 @@ from sandbox.network.forward import Forward
 from sandbox.network.streams import Streams
 from sandbox.pipe.feeding import Feeder
 from sandbox.pipe.pending_request import PendingRequest
+from sandbox.pipe.reader import pipe_reader
 from sandbox.pipe.sender import FrameSender
 from sandbox.pipe.transport import Transport
 from sandbox.testing.scripted_guest import GuestRequest, ScriptedGuest
@@ -584,7 +585,7 @@ def test_a_start_that_fails_leaves_no_reader() -> None:
         transport = Transport(AttachStream(near), lambda *_: SandboxUnavailableError("pipe_broken", "It is gone."))
         with pytest.raises(SandboxUnavailableError):
             transport.open({}, 0.01)
-        assert not transport._reader.is_alive()
+        assert transport._reading not in pipe_reader()._pipes
 
 
 def test_a_descriptor_is_not_closed_while_it_is_read() -> None:
