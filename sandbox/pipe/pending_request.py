@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -283,6 +283,13 @@ class PendingRequest:
 
     def send(self, pipe: Pipe, kind: int, fields: dict[str, Any], blob: bytes = b"") -> None:
         """Send the request. Called by the caller's thread, as all that follows. Raises SandboxError, Cut."""
+        frames = self.frames(kind, fields, blob)
+        self.sent_by = sender = pipe.sender  # all of it through one: a part through another would be nonsense
+        for part, payload in frames:
+            pipe.send_frame(self, sender, part, payload)
+
+    def frames(self, kind: int, fields: dict[str, Any], blob: bytes = b"") -> Iterator[tuple[int, bytes | memoryview]]:
+        """Return the frames of the request. Raises OperationError for what cannot be sent."""
         self.message = (kind, fields, blob)
         try:  # exact: what cannot be carried out as asked must be refused, not carried out in another way
             message = wire.pack_message(fields, exact=True)
@@ -290,9 +297,7 @@ class PendingRequest:
             problem = "a number in them has more digits than can be sent" if "digits" in str(error) else str(error)
             words = word_fault(ErrorCode.invalid_arguments, {"problem": problem}, str(fields.get("operation", "hello")))
             raise OperationError(ErrorCode.invalid_arguments, words.message, words.hint, effects="none") from error
-        self.sent_by = sender = pipe.sender  # all of it through one: a part through another would be nonsense
-        for part, payload in wire.split_message(kind, message, blob):
-            pipe.send_frame(self, sender, part, payload)
+        return wire.split_message(kind, message, blob)
 
     def send_body(self, pipe: Pipe, body: Iterable[bytes]) -> None:
         """Stream ``body`` to the operation. Raises SandboxError, Cut, and what ``body`` raises."""
@@ -315,16 +320,21 @@ class PendingRequest:
         pipe.send_frame(self, pipe.sender, Kind.END)
 
     def _await_window(self, pipe: Pipe) -> int:
-        while self.outgoing.left <= 0 and self.reply is None and self.error is None:
+        while self.outgoing.left <= 0 and not self.answered:
             self._wait(pipe)
-        return self.outgoing.left if self.reply is None and self.error is None else 0
+        return 0 if self.answered else self.outgoing.left
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a reply, or an error to raise."""
+        return self.reply is not None or self.error is not None
 
     def wait_for_reply(self, pipe: Pipe, sink: Sink | None = None) -> tuple[dict[str, Any], bytes]:
         """Wait for the reply and return it; pass what is streamed back to ``sink``. Raises SandboxError."""
         while True:
             with contextlib.suppress(Cut):
-                self._catch_up(pipe)
-            while not self._has_work():
+                self.catch_up(pipe)
+            while not self.has_work:
                 self._wait(pipe)
             with self.lock:
                 if not self.chunks:
@@ -343,11 +353,17 @@ class PendingRequest:
                 with contextlib.suppress(Cut):
                     pipe.send_frame(self, pipe.sender, Kind.CREDIT, self.incoming.credit())
 
-    def _has_work(self) -> bool:
-        due = self.chunks or self.cancelled or self.again
-        return bool(due) or self.reply is not None or self.error is not None
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something for the caller to do."""
+        return bool(self.chunks) or self.must_send or self.answered
 
-    def _catch_up(self, pipe: Pipe) -> None:
+    @property
+    def must_send(self) -> bool:
+        """Whether ``catch_up`` is due."""
+        return self.cancelled or self.again
+
+    def catch_up(self, pipe: Pipe) -> None:
         """Send what is due: the request again after a cut, and its cancellation."""
         if self.again:
             self.again = False
@@ -362,14 +378,19 @@ class PendingRequest:
 
     def _wait(self, pipe: Pipe) -> None:
         """Wait once. Raises SandboxUnavailableError ``no_answer`` past the deadline."""
+        for seconds in self.waits():
+            self._sleep(pipe, seconds)
+
+    def waits(self) -> Iterator[float]:
+        """Yield for how long to wait, once. Raises SandboxUnavailableError ``no_answer`` past the deadline."""
         due = self.deadline  # the reader may change it meanwhile
         if due is None:
-            self._sleep(pipe, LOOK_SECONDS)
+            yield LOOK_SECONDS
             return
         left = due + self.lent - time.monotonic()
         if left <= 0:
             raise self.no_answer()
-        self._sleep(pipe, min(left, LOOK_SECONDS))
+        yield min(left, LOOK_SECONDS)
         late = time.monotonic() - due - self.lent
         with self.lock:
             if self.deadline == due and late > OVERSLEPT_SECONDS:

@@ -84,6 +84,17 @@ class FrameSender:
                 shield.deliver()
             self._sink.has_room(min(left, TURN_SECONDS))
 
+    def offer(self, kind: int, channel: int, payload: bytes | memoryview) -> bool | None:
+        """Send one frame without waiting: True if all of it was sent, None if nothing. Raises OSError.
+
+        False if it was begun: the next frame is sent after the rest.
+        """
+        with Shield(), self._lock:
+            if not self._flush():
+                return None
+            self._begin(kind, channel, payload)
+            return self._flush()
+
     def reroute(self, change: Callable[[], object]) -> bool:
         """Call ``change``, which redirects the sink, if only the greeting was sent so far; returns whether it was called."""
         with self._lock:

@@ -28,6 +28,7 @@ from .reattaching import AskIds, ByteStream, Keep
 from .sender import TURN_SECONDS, Connections, FrameSender
 from .watching import Watch
 
+Reply = tuple[dict[str, Any], bytes]
 log = logging.getLogger(__name__)
 
 # On a silent pipe, the host pings the guest after this share of the guest's lease.
@@ -186,11 +187,10 @@ class Transport:
         sink = watch.take if watch is not None and streams else sink
         sends = body is not None or feed is not None
         pending = PendingRequest(seconds, max_reply_bytes, deadline, sends, sink is not None, streams, feed is not None)
-        channel = self._register(pending)
-        fields: dict[str, Any] = {"operation": operation, "args": args, "blob_for": blob_for, "stream": streams}
-        fields.update(feeds=feed is not None, request_id=request_id, max_reply_bytes=max_reply_bytes)
-        if self._keep is not None:
-            fields.update(self._ask_ids.next_fields())
+        while not self._connected.is_set():
+            with Shield():  # an Event's own lock can be left taken by a signal
+                self._connected.wait(TURN_SECONDS)
+        fields = self.register(pending, operation, args, request_id, blob_for)
         watching = NOTHING if watch is None else watch.stopping(pending.cancel)
         feeder = None if feed is None else Feeder(self.flow, pending, feed)
         try:
@@ -208,11 +208,38 @@ class Transport:
             if feeder is not None and feeder.error is not None:
                 raise feeder.error
         except BaseException:
-            self._given_up.add(channel)  # first of all: a second Ctrl-C can strike as soon as this is done
-            self._cancel_given_up()
+            self.give_up_request(pending)
             raise
         finally:
-            self._pending.pop(channel, None)
+            self.forget(pending)
+        return self.accept(pending, fields, reply)
+
+    def register(
+        self, pending: PendingRequest, operation: str, args: dict[str, Any], request_id: str | None, blob_for: str | None
+    ) -> dict[str, Any]:
+        """Have what is answered on a new channel go to ``pending``; return the fields of the request. Raises SandboxError."""
+        fields: dict[str, Any] = {"operation": operation, "args": args, "blob_for": blob_for, "stream": pending.streams}
+        fields.update(feeds=pending.feeds, request_id=request_id, max_reply_bytes=pending.limit)
+        if self._keep is not None:
+            fields.update(self._ask_ids.next_fields())
+        with self._state_lock:
+            if self._lost is not None:
+                raise self._lost
+            pending.channel = self._channel = self._channel % 0x7FFFFFFF + 1
+            self._pending[self._channel] = pending
+        return fields
+
+    def give_up_request(self, pending: PendingRequest, wait_seconds: float = OFFER_SECONDS) -> None:
+        """Cancel a request whose caller leaves, as soon as the pipe has room for that."""
+        self._given_up.add(pending.channel)  # first of all: a second Ctrl-C can strike as soon as this is done
+        self._cancel_given_up(wait_seconds)
+
+    def forget(self, pending: PendingRequest) -> None:
+        """Drop what is still answered to a request."""
+        self._pending.pop(pending.channel, None)
+
+    def accept(self, pending: PendingRequest, fields: dict[str, Any], reply: Reply) -> Reply:
+        """Note that the reply to the request of these ``fields`` has arrived; return it with the notice of a cut."""
         return self._ask_ids.accept_reply(fields.get("ask_id"), reply, pending.cut_seconds, pending.streams)
 
     @property
@@ -229,17 +256,6 @@ class Transport:
         """Let the deadlines of requests under way run again."""
         for pending in list(self._pending.values()):
             pending.resume()
-
-    def _register(self, pending: PendingRequest) -> int:
-        while not self._connected.is_set():
-            with Shield():  # an Event's own lock can be left taken by a signal
-                self._connected.wait(TURN_SECONDS)
-        with self._state_lock:
-            if self._lost is not None:
-                raise self._lost
-            pending.channel = self._channel = self._channel % 0x7FFFFFFF + 1
-            self._pending[self._channel] = pending
-            return self._channel
 
     def send_frame(
         self, request: PendingRequest, sender: FrameSender, kind: int, payload: bytes | memoryview = b""

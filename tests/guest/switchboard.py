@@ -174,11 +174,12 @@ class Host(Transport):
     def greet(self, hello: dict[str, Any]) -> None:
         """Greet the guest, and go past the engine if there is one."""
         facts = self.open(hello, 20)
-        if isinstance(self._stream, AttachStream) and self.goes_past:
-            self._stream.ends_with_engine = False
+        stream: object = self._reading.stream
+        if isinstance(stream, AttachStream) and self.goes_past:
+            stream.ends_with_engine = False
             pipes = shortcut.open_guest_pipes(self.board.guest.pid, "", facts["pipes"])
             assert pipes is not None
-            shortcut.switch(pipes, self, self._stream)
+            shortcut.switch(pipes, self, stream)
 
     def resume(self, replaces: bytes, nonce: bytes, reason: str, detail: str) -> tuple[ByteStream, bytes]:
         self.resumed += 1

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from sandbox.docker.container.stream import AttachStream
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, TAKE_OVER, Call
+from sandbox.pipe.reader import pipe_reader
 from sandbox.pipe.reattaching import NoAnswerError
 from tests.guest.doomed_hosts import DoomedHosts
 from tests.guest.switchboard import WHERE, Host, Switchboard
@@ -50,8 +52,8 @@ def ran(board: Switchboard) -> list[str]:
 
 def goes_past(host: Host) -> bool:
     assert host.run("true", args={"session": None})[0]["result"]["exit_code"] == 0
-    stream = host._stream
-    return stream._input is not None and stream._output is not None  # type: ignore[attr-defined]
+    stream: object = host._reading.stream
+    return isinstance(stream, AttachStream) and stream._input is not None and stream._output is not None
 
 
 def opened(board: Switchboard, what: str) -> int:
@@ -191,7 +193,7 @@ def test_who_lost_it_while_cut_off_does_not_get_it_back_when_the_other_has_left(
         return resume(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(former, "resume", resume_late)
-    former._stream.close()
+    former._reading.stream.close()
     later = board.another_host(flags=TAKE_OVER)
     assert later.run("echo later")[1] == b"later\n"
     later.close(detach=True)
@@ -222,7 +224,7 @@ def test_the_end_of_the_engines_stream_is_not_its_end(board: Switchboard) -> Non
     assert host.resumed == 0
     began = time.monotonic()
     host.close(detach=True)
-    assert not host._reader.is_alive()
+    assert host._reading not in pipe_reader()._pipes
     assert time.monotonic() - began < 4.0
     later = board.another_host()
     assert later.run("echo later")[1] == b"later\n"

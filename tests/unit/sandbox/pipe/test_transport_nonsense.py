@@ -9,7 +9,6 @@ import pytest
 from sandbox.errors import OperationError, SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
-from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
 
 from .talking import Script, fails, talk
@@ -50,7 +49,7 @@ def test_a_bug_of_the_hosts_own_reader_is_not_blamed_on_the_sandbox(monkeypatch:
         raise KeyError("channel")
 
     with talk(lambda guest, request: guest.reply(request, {})) as (host, _guest):
-        monkeypatch.setattr(Transport, "_take", broken)
+        monkeypatch.setattr(host._reading, "_take", broken)
         fails(host, "host_failed", "Gamebox failed while it read an answer", "KeyError: 'channel'", "This is a bug of Gamebox")
 
 
