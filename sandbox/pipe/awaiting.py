@@ -38,7 +38,7 @@ async def request(
     """
     seconds = timeout_seconds + GRACE_SECONDS
     pending = PendingRequest(seconds, max_reply_bytes, time.monotonic() + seconds)
-    while not transport.connected and transport.loss is None:
+    while not transport.connected and transport.loss is None:  # noqa: ASYNC110  # rare: it is reached again
         await asyncio.sleep(TURN_SECONDS)
     fields = transport.register(pending, operation, args, request_id, blob_for)
     task = _Task(transport, pending, stoppable)
@@ -57,9 +57,10 @@ async def request(
     finally:
         if pending.on_room == task.wake:
             transport.forget(pending)
+    reply = transport.accept(pending, fields, reply)
     if task.cancelled:
         raise asyncio.CancelledError
-    return transport.accept(pending, fields, reply)
+    return reply
 
 
 def _leave(transport: Transport, pending: PendingRequest, fields: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import threading
@@ -35,19 +34,18 @@ class BlockingStream:
         os.close(self._come)
 
     def _wait(self) -> None:
-        while not self._closed:
+        data: bytes | None = None
+        while data != b"":
             try:
-                data = self._stream.receive(_LOOK_SECONDS)
-            except OSError as error:
-                self._piece = error
-            else:
+                data = b"" if self._closed else self._stream.receive(_LOOK_SECONDS)
                 if data is None:
                     continue
                 self._piece = memoryview(data)
+            except OSError as error:
+                self._piece, data = error, b""
             os.eventfd_write(self._come, 1)
-            if not self._piece or isinstance(self._piece, OSError):
-                return
-            self._taken.acquire()
+            if data:
+                self._taken.acquire()
 
     def descriptors(self) -> tuple[int, ...]:
         """See ``WatchedStream``."""
@@ -68,8 +66,7 @@ class BlockingStream:
         view[:size] = piece[:size]
         self._piece = piece[size:]
         if size == len(piece) and size:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._come)
+            os.eventfd_read(self._come)
             self._taken.release()
         return size
 
