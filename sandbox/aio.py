@@ -1,6 +1,8 @@
 """Any environment for asyncio: every operation as a coroutine, the output of a command as an asynchronous iterator.
 
-The operations themselves run in threads of their own, at most ``limits.concurrent_actions`` at once, never in the loop.
+A request to a sandbox is sent in the loop, and its answer wakes the task: no thread waits for it. Threads carry out what else may
+take time: start and end, files of the host, what streams beside a request, tools, environments of other kinds. At most
+``limits.concurrent_actions`` are under way at once.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -19,29 +22,32 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, Unpack
+from weakref import WeakKeyDictionary
 
 from sandbox.environment.async_sessions import AsyncSession
-from sandbox.environment.base import ActionLike, Environment
+from sandbox.environment.base import ActionLike, Environment, failure_of_request
+from sandbox.environment.call_errors import check_call, check_cancel, raise_if_closed
 from sandbox.environment.generated_coroutines import AsyncRunOptions, GeneratedCoroutines
 from sandbox.environment.generated_methods import LogsOptions
-from sandbox.environment.methods import raise_if_failed
+from sandbox.environment.methods import OperationMethods, prepare_run, raise_if_failed
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
 from sandbox.network.ports import check_port
 from sandbox.pipe.following import PAUSED_SECONDS, WAIT_SECONDS, OutputChunk, Tail, is_paused
-from sandbox.pipe.watching import CancelToken, OnOutput, StreamName, Watch
+from sandbox.pipe.stdin import is_source
+from sandbox.pipe.watching import CancelToken, OnOutput, StreamName, Watch, onlooker
 
 from . import operations as op
 from .envelope import Envelope, Failure
 from .errors import ErrorCode, SandboxError
 from .limits import Limits
-from .operations import OPERATIONS, Request
+from .operations import OPERATIONS, HostArguments, Request
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,11 +67,13 @@ class AsyncEnvironment(GeneratedCoroutines):
     """
 
     # Nothing else can be assigned: what was meant for the environment would have no effect here.
-    __slots__ = ("__weakref__", "_pool", "_waiters", "environment")
+    __slots__ = ("__weakref__", "_most", "_pool", "_turns", "_waiters", "environment")
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
         limits = getattr(environment, "limits", None) or Limits()
+        self._most = limits.concurrent_actions
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
         self._pool = ThreadPoolExecutor(limits.concurrent_actions, thread_name_prefix="gamebox-async")
         self._waiters = ThreadPoolExecutor(MOST_WAITING, thread_name_prefix="gamebox-waiting")
 
@@ -172,14 +180,74 @@ class AsyncEnvironment(GeneratedCoroutines):
     async def _call(self, method: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(method, *args, **options))
 
-    def _wait(self, method: Callable[..., Envelope[T]], cancel: CancelToken | None) -> Awaitable[Envelope[T]]:
-        return self._stoppable(method, cancel, self._waiters)
+    def _call_operation(
+        self, operation: str, args: Mapping[str, Any], cancel: CancelToken | None = None
+    ) -> Awaitable[Envelope[Any]]:
+        kind = OPERATIONS[operation]
+        if self._has_method(operation) and (sandbox := self._awaited(kind)) is not None:
+            check_cancel(operation, cancel)
+            return self._call_awaited(sandbox, operation, args, None if cancel is None else Watch(cancel=cancel))
+        method = partial(getattr(self.environment, operation), **args)
+        return self._stoppable(method, cancel, self._waiters) if kind.waits else self._call(method)
 
     def _run_command(self, args: dict[str, Any], cancel: CancelToken | None) -> Awaitable[Envelope[op.RunResult]]:
         """Run a command; its ``on_output`` is called in a thread of the pool, so coroutines had better use ``stream``."""
         if isinstance(args["stdin"], AsyncIterable):
             args["stdin"] = _from_loop(args["stdin"], asyncio.get_running_loop())
+        streams = args["on_output"] is not None or is_source(args["stdin"])
+        if not streams and self._has_method("run") and (sandbox := self._awaited(op.Run)) is not None:
+            del args["on_output"]
+            return self._call_awaited(sandbox, "run", args, prepare_run(args, None, cancel))
         return self._stoppable(partial(self.environment.run, **args), cancel, self._pool)
+
+    # Requests that are awaited without a thread
+
+    def _has_method(self, operation: str) -> bool:
+        """Return whether the environment carries out the operation as all do."""
+        return getattr(type(self.environment), operation, None) is getattr(OperationMethods, operation)
+
+    def _awaited(self, kind: type[Request] | None, watch: object = None) -> SandboxedEnvironment | None:
+        """Return the environment if it sends just one request for the operation, and nothing is streamed; else None."""
+        env = self.environment
+        if not isinstance(env, SandboxedEnvironment) or kind is None or kind.carry_out is not Request.carry_out:
+            return None
+        if isinstance(watch, Watch) and (watch.listens or watch.stdin is not None):
+            return None
+        own = type(env)
+        return env if own.perform is SandboxedEnvironment.perform and own.execute is Environment.execute else None
+
+    async def _call_awaited(
+        self, env: SandboxedEnvironment, operation: str, args: Mapping[str, Any], watch: Watch | None
+    ) -> Envelope[Any]:
+        check_call(OPERATIONS[operation], args)
+        answer = await self._execute_awaited(env, operation, HostArguments(args), watch)
+        raise_if_closed(answer)
+        return answer
+
+    async def _execute_awaited(
+        self, env: SandboxedEnvironment, operation: str, args: Mapping[str, Any], watch: Watch | None
+    ) -> Envelope[Any]:
+        started = time.monotonic()
+        answer: Envelope[Any]
+        request = env.validated(operation, args)
+        if isinstance(request, Failure):
+            answer = request
+        else:
+            try:
+                answer = await self._perform_awaited(env, request, watch)
+            except SandboxError as error:
+                answer = failure_of_request(request, error, started)
+        return env.hidden.envelope(answer)
+
+    async def _perform_awaited(self, env: SandboxedEnvironment, request: Request, watch: Watch | None) -> Envelope[Any]:
+        with onlooker(None):  # it would be called in the loop
+            call = env.prepared(request, watch)
+        async with nullcontext() if request.waits else self._turn():
+            return await env.carry_out_awaited(call)
+
+    def _turn(self) -> asyncio.Semaphore:
+        """Return what bounds the operations that are under way in this loop."""
+        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._most))
 
     async def sh(
         self, command: str | Sequence[str], *, check: bool = False, **options: Unpack[AsyncRunOptions]
@@ -259,12 +327,16 @@ class AsyncEnvironment(GeneratedCoroutines):
         """See ``Environment.execute``."""
         named: object = operation  # by callers whose types nobody has checked
         request = OPERATIONS.get(named) if isinstance(named, str) else None
+        if (sandbox := self._awaited(request, watch)) is not None:
+            return await self._execute_awaited(sandbox, operation, args, watch)
         return await self._watched(partial(self.environment.execute, operation, args), request, watch)
 
     async def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         """See ``Environment.perform``."""
         given: object = request
         kind = type(given) if isinstance(given, Request) else None
+        if (sandbox := self._awaited(kind, watch)) is not None:
+            return await self._perform_awaited(sandbox, request, watch)
         return await self._watched(partial(self.environment.perform, request), kind, watch)
 
     async def _watched(

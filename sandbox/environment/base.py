@@ -234,6 +234,16 @@ class Environment(OperationMethods, StateMethods):
 
     def _executed(self, operation: str, args: Mapping[str, Any], watch: Watch | None) -> Envelope[Any]:
         started = time.monotonic()
+        request = self.validated(operation, args)
+        if isinstance(request, Failure):
+            return request
+        try:
+            return self.perform(request) if watch is None else self.perform(request, watch)
+        except SandboxError as error:
+            return failure_of_request(request, error, started)
+
+    def validated(self, operation: str, args: Mapping[str, Any]) -> Request | Failure[Any]:
+        """Return the request of an operation by name, or why it is none."""
         given: tuple[object, object] = operation, args  # by callers whose types nobody has checked
         kind = OPERATIONS.get(operation) if isinstance(given[0], str) else None
         if kind is None:
@@ -255,14 +265,9 @@ class Environment(OperationMethods, StateMethods):
                 schema=schema_of(kind),
             )
         try:
-            request = kind.model_validate(dict(args))
+            return kind.model_validate(dict(args))
         except ValidationError as error:
             return invalid_arguments(kind, error, self.hidden.mask.text)
-        try:
-            return self.perform(request) if watch is None else self.perform(request, watch)
-        except SandboxError as error:
-            schema = schema_of(kind) if error.code is ErrorCode.invalid_arguments else None
-            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000, schema=schema)
 
     def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         """Carry out a validated request, with host-only arguments, too: it is for the host's program, not for what a model sent.
@@ -350,6 +355,12 @@ def _returned(value: Any) -> Any:
     from .coroutines import run_awaitable  # asyncio takes 30 ms to import, and few tools need it
 
     return run_awaitable(value)
+
+
+def failure_of_request(request: Request, error: SandboxError, started: float) -> Failure[Any]:
+    """Return the failure for what ``perform`` raised; it began at ``started`` (monotonic)."""
+    schema = schema_of(type(request)) if error.code is ErrorCode.invalid_arguments else None
+    return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000, schema=schema)
 
 
 def _host_only(kind: type[Request], args: Mapping[str, Any]) -> str | None:

@@ -95,7 +95,6 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from sandbox import operations as op
@@ -127,12 +126,14 @@ class GeneratedCoroutines(ABC):
         """Call a method of the environment in a thread."""
 
     @abstractmethod
-    def _wait(self, method: Callable[..., Envelope[T]], cancel: CancelToken | None) -> Awaitable[Envelope[T]]:
-        """Call a method that only waits in a thread; cancelling the task ends its wait."""
+    def _call_operation(
+        self, operation: str, args: Mapping[str, Any], cancel: CancelToken | None = None
+    ) -> Awaitable[Envelope[Any]]:
+        """Carry out an operation as its method does; if it only waits, cancelling the task ends its wait."""
 
     @abstractmethod
     def _run_command(self, args: dict[str, Any], cancel: CancelToken | None) -> Awaitable[Envelope[op.RunResult]]:
-        """Run a command in a thread; cancelling the task stops the command."""
+        """Run a command; cancelling the task stops the command."""
 
 {methods}'''
 
@@ -258,7 +259,10 @@ def _coroutine(name: str, request: type[Request]) -> str:
     if request.starts_process:
         body = f"        args = {_dict_of(fields)}\n        return await self._run_command(args, cancel)"
     else:
-        body = _passing_on(name, fields, len(request.positional), waits=request.waits)
+        call = f'self._call_operation("{name}", args{", cancel" if request.waits else ""})'
+        body = f"        args = {_dict_of(fields)}\n        return await {call}"
+        if not fields:
+            body = f"        return await {call.replace('args', '{}')}"
     signature = _signature(parameters, len(request.positional), result, name, "async def")
     return "\n".join(
         ["    @explain_unknown_options", signature, f'        """See ``OperationMethods.{name}``."""', body]
@@ -287,22 +291,18 @@ def _state_coroutine(name: str) -> str:
     ]
     positional = sum(each.kind is not each.KEYWORD_ONLY for each in every)
     signature = _signature(parameters, positional, result, name, "async def")
-    body = _passing_on(name, [each.name for each in every], positional, waits=False)
+    body = _passing_on(name, [each.name for each in every], positional)
     return "\n".join([signature, f'        """See ``StateMethods.{name}``."""', body])
 
 
-def _passing_on(name: str, fields: list[str], positional: int, *, waits: bool) -> str:
+def _passing_on(name: str, fields: list[str], positional: int) -> str:
     """Return the body of a coroutine that calls the method of that name in a thread."""
     given = [field if at < positional else f"{field}={field}" for at, field in enumerate(fields)]
     arguments = [f"self.environment.{name}", *given]
     line = f"        return await self._call({', '.join(arguments)})"
-    if waits:
-        line = f"        return await self._wait(partial({', '.join(arguments)}), cancel)"
     if len(line) <= WIDTH - 4:
         return line
     listed = ",\n".join(f"            {each}" for each in arguments)
-    if waits:
-        return f"        call = partial(\n{listed},\n        )\n        return await self._wait(call, cancel)"
     return f"        return await self._call(\n{listed},\n        )"
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from sandbox import operations as op
@@ -60,12 +59,14 @@ class GeneratedCoroutines(ABC):
         """Call a method of the environment in a thread."""
 
     @abstractmethod
-    def _wait(self, method: Callable[..., Envelope[T]], cancel: CancelToken | None) -> Awaitable[Envelope[T]]:
-        """Call a method that only waits in a thread; cancelling the task ends its wait."""
+    def _call_operation(
+        self, operation: str, args: Mapping[str, Any], cancel: CancelToken | None = None
+    ) -> Awaitable[Envelope[Any]]:
+        """Carry out an operation as its method does; if it only waits, cancelling the task ends its wait."""
 
     @abstractmethod
     def _run_command(self, args: dict[str, Any], cancel: CancelToken | None) -> Awaitable[Envelope[op.RunResult]]:
-        """Run a command in a thread; cancelling the task stops the command."""
+        """Run a command; cancelling the task stops the command."""
 
     @explain_unknown_options
     async def read(
@@ -79,15 +80,15 @@ class GeneratedCoroutines(ABC):
         numbered: bool = False,
     ) -> Envelope[op.ReadResult]:
         """See ``OperationMethods.read``."""
-        return await self._call(
-            self.environment.read,
-            path,
-            start_line=start_line,
-            end_line=end_line,
-            offset=offset,
-            max_bytes=max_bytes,
-            numbered=numbered,
-        )
+        args = {
+            "path": path,
+            "start_line": start_line,
+            "end_line": end_line,
+            "offset": offset,
+            "max_bytes": max_bytes,
+            "numbered": numbered,
+        }
+        return await self._call_operation("read", args)
 
     @explain_unknown_options
     async def write(
@@ -98,7 +99,8 @@ class GeneratedCoroutines(ABC):
         request_id: str | None = None,
     ) -> Envelope[op.WriteResult]:
         """See ``OperationMethods.write``."""
-        return await self._call(self.environment.write, path, content, request_id=request_id)
+        args = {"path": path, "content": content, "request_id": request_id}
+        return await self._call_operation("write", args)
 
     @explain_unknown_options
     async def edit(
@@ -111,14 +113,14 @@ class GeneratedCoroutines(ABC):
         request_id: str | None = None,
     ) -> Envelope[op.EditResult]:
         """See ``OperationMethods.edit``."""
-        return await self._call(
-            self.environment.edit,
-            path,
-            old_text,
-            new_text,
-            replace_all=replace_all,
-            request_id=request_id,
-        )
+        args = {
+            "path": path,
+            "old_text": old_text,
+            "new_text": new_text,
+            "replace_all": replace_all,
+            "request_id": request_id,
+        }
+        return await self._call_operation("edit", args)
 
     @explain_unknown_options
     async def list(
@@ -130,7 +132,8 @@ class GeneratedCoroutines(ABC):
         max_entries: int = 500,
     ) -> Envelope[op.ListResult]:
         """See ``OperationMethods.list``."""
-        return await self._call(self.environment.list, path, depth=depth, hidden=hidden, max_entries=max_entries)
+        args = {"path": path, "depth": depth, "hidden": hidden, "max_entries": max_entries}
+        return await self._call_operation("list", args)
 
     @explain_unknown_options
     async def stat(
@@ -138,7 +141,8 @@ class GeneratedCoroutines(ABC):
         path: str,
     ) -> Envelope[op.StatResult]:
         """See ``OperationMethods.stat``."""
-        return await self._call(self.environment.stat, path)
+        args = {"path": path}
+        return await self._call_operation("stat", args)
 
     @explain_unknown_options
     async def search(
@@ -153,16 +157,16 @@ class GeneratedCoroutines(ABC):
         max_matches: int = 100,
     ) -> Envelope[op.SearchResult]:
         """See ``OperationMethods.search``."""
-        return await self._call(
-            self.environment.search,
-            pattern,
-            path,
-            glob=glob,
-            literal=literal,
-            ignore_case=ignore_case,
-            context_lines=context_lines,
-            max_matches=max_matches,
-        )
+        args = {
+            "pattern": pattern,
+            "path": path,
+            "glob": glob,
+            "literal": literal,
+            "ignore_case": ignore_case,
+            "context_lines": context_lines,
+            "max_matches": max_matches,
+        }
+        return await self._call_operation("search", args)
 
     @explain_unknown_options
     async def make_dir(
@@ -172,7 +176,8 @@ class GeneratedCoroutines(ABC):
         request_id: str | None = None,
     ) -> Envelope[op.MakeDirResult]:
         """See ``OperationMethods.make_dir``."""
-        return await self._call(self.environment.make_dir, path, request_id=request_id)
+        args = {"path": path, "request_id": request_id}
+        return await self._call_operation("make_dir", args)
 
     @explain_unknown_options
     async def move(
@@ -184,7 +189,8 @@ class GeneratedCoroutines(ABC):
         request_id: str | None = None,
     ) -> Envelope[op.MoveResult]:
         """See ``OperationMethods.move``."""
-        return await self._call(self.environment.move, source, target, overwrite=overwrite, request_id=request_id)
+        args = {"source": source, "target": target, "overwrite": overwrite, "request_id": request_id}
+        return await self._call_operation("move", args)
 
     @explain_unknown_options
     async def delete(
@@ -195,7 +201,8 @@ class GeneratedCoroutines(ABC):
         request_id: str | None = None,
     ) -> Envelope[op.DeleteResult]:
         """See ``OperationMethods.delete``."""
-        return await self._call(self.environment.delete, path, recursive=recursive, request_id=request_id)
+        args = {"path": path, "recursive": recursive, "request_id": request_id}
+        return await self._call_operation("delete", args)
 
     @explain_unknown_options
     async def run(
@@ -259,16 +266,15 @@ class GeneratedCoroutines(ABC):
         cancel: CancelToken | None = None,
     ) -> Envelope[op.LogsResult]:
         """See ``OperationMethods.logs``."""
-        call = partial(
-            self.environment.logs,
-            id,
-            offset=offset,
-            max_bytes=max_bytes,
-            tail_lines=tail_lines,
-            follow=follow,
-            wait_seconds=wait_seconds,
-        )
-        return await self._wait(call, cancel)
+        args = {
+            "id": id,
+            "offset": offset,
+            "max_bytes": max_bytes,
+            "tail_lines": tail_lines,
+            "follow": follow,
+            "wait_seconds": wait_seconds,
+        }
+        return await self._call_operation("logs", args, cancel)
 
     @explain_unknown_options
     async def kill(
@@ -279,7 +285,8 @@ class GeneratedCoroutines(ABC):
         user: str | int | None = None,
     ) -> Envelope[op.KillResult]:
         """See ``OperationMethods.kill``."""
-        return await self._call(self.environment.kill, id, signal, user=user)
+        args = {"id": id, "signal": signal, "user": user}
+        return await self._call_operation("kill", args)
 
     @explain_unknown_options
     async def open_session(
@@ -289,7 +296,8 @@ class GeneratedCoroutines(ABC):
         user: str | int | None = None,
     ) -> Envelope[op.OpenSessionResult]:
         """See ``OperationMethods.open_session``."""
-        return await self._call(self.environment.open_session, session, user=user)
+        args = {"session": session, "user": user}
+        return await self._call_operation("open_session", args)
 
     @explain_unknown_options
     async def sessions(
@@ -298,7 +306,8 @@ class GeneratedCoroutines(ABC):
         user: str | int | None = None,
     ) -> Envelope[op.SessionsResult]:
         """See ``OperationMethods.sessions``."""
-        return await self._call(self.environment.sessions, user=user)
+        args = {"user": user}
+        return await self._call_operation("sessions", args)
 
     @explain_unknown_options
     async def end_session(
@@ -308,7 +317,8 @@ class GeneratedCoroutines(ABC):
         user: str | int | None = None,
     ) -> Envelope[op.EndSessionResult]:
         """See ``OperationMethods.end_session``."""
-        return await self._call(self.environment.end_session, session, user=user)
+        args = {"session": session, "user": user}
+        return await self._call_operation("end_session", args)
 
     @explain_unknown_options
     async def send(
@@ -322,15 +332,8 @@ class GeneratedCoroutines(ABC):
         user: str | int | None = None,
     ) -> Envelope[op.SendResult]:
         """See ``OperationMethods.send``."""
-        return await self._call(
-            self.environment.send,
-            id,
-            text,
-            keys=keys,
-            eof=eof,
-            wait_seconds=wait_seconds,
-            user=user,
-        )
+        args = {"id": id, "text": text, "keys": keys, "eof": eof, "wait_seconds": wait_seconds, "user": user}
+        return await self._call_operation("send", args)
 
     @explain_unknown_options
     async def resize(
@@ -342,7 +345,8 @@ class GeneratedCoroutines(ABC):
         user: str | int | None = None,
     ) -> Envelope[op.ResizeResult]:
         """See ``OperationMethods.resize``."""
-        return await self._call(self.environment.resize, id, rows, cols, user=user)
+        args = {"id": id, "rows": rows, "cols": cols, "user": user}
+        return await self._call_operation("resize", args)
 
     @explain_unknown_options
     async def screen(
@@ -350,7 +354,8 @@ class GeneratedCoroutines(ABC):
         id: str,
     ) -> Envelope[op.ScreenResult]:
         """See ``OperationMethods.screen``."""
-        return await self._call(self.environment.screen, id)
+        args = {"id": id}
+        return await self._call_operation("screen", args)
 
     @explain_unknown_options
     async def wait_for(
@@ -369,20 +374,19 @@ class GeneratedCoroutines(ABC):
         cancel: CancelToken | None = None,
     ) -> Envelope[op.WaitForResult]:
         """See ``OperationMethods.wait_for``."""
-        call = partial(
-            self.environment.wait_for,
-            id=id,
-            port=port,
-            host=host,
-            log=log,
-            literal=literal,
-            offset=offset,
-            file=file,
-            contains=contains,
-            exit=exit,
-            timeout_seconds=timeout_seconds,
-        )
-        return await self._wait(call, cancel)
+        args = {
+            "id": id,
+            "port": port,
+            "host": host,
+            "log": log,
+            "literal": literal,
+            "offset": offset,
+            "file": file,
+            "contains": contains,
+            "exit": exit,
+            "timeout_seconds": timeout_seconds,
+        }
+        return await self._call_operation("wait_for", args, cancel)
 
     @explain_unknown_options
     async def processes(
@@ -390,7 +394,8 @@ class GeneratedCoroutines(ABC):
         id: str | None = None,
     ) -> Envelope[op.ProcessesResult]:
         """See ``OperationMethods.processes``."""
-        return await self._call(self.environment.processes, id)
+        args = {"id": id}
+        return await self._call_operation("processes", args)
 
     @explain_unknown_options
     async def browse(
@@ -403,19 +408,19 @@ class GeneratedCoroutines(ABC):
         timeout_seconds: float = 30,
     ) -> Envelope[op.BrowseResult]:
         """See ``OperationMethods.browse``."""
-        return await self._call(
-            self.environment.browse,
-            url,
-            offset=offset,
-            max_chars=max_chars,
-            raw=raw,
-            timeout_seconds=timeout_seconds,
-        )
+        args = {
+            "url": url,
+            "offset": offset,
+            "max_chars": max_chars,
+            "raw": raw,
+            "timeout_seconds": timeout_seconds,
+        }
+        return await self._call_operation("browse", args)
 
     @explain_unknown_options
     async def usage(self) -> Envelope[op.UsageResult]:
         """See ``OperationMethods.usage``."""
-        return await self._call(self.environment.usage)
+        return await self._call_operation("usage", {})
 
     async def changes(
         self,

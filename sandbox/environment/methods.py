@@ -48,23 +48,7 @@ class OperationMethods(GeneratedMethods):
     def _run_command(
         self, args: dict[str, Any], on_output: OnOutput | None, cancel: CancelToken | None
     ) -> Envelope[op.RunResult]:
-        command, stdin, timeout = args["command"], args["stdin"], args["timeout_seconds"]
-        if command is not None and not isinstance(command, str):
-            if args["argv"] is not None:
-                raise TypeError("run() takes one of command and argv, not both.")
-            args.update(command=None, argv=command)
-        if isinstance(stdin, bytearray | memoryview):
-            stdin = bytes(stdin)
-        source = stdin if is_source(stdin) else None
-        args["stdin"] = stdin if source is None else None
-        args["timeout_seconds"] = UNLIMITED if timeout == math.inf else timeout
-        check_cancel("run", cancel)
-        if on_output is not None and not callable(on_output):
-            raise TypeError(f"run(): on_output must be a function or None, not {type(on_output).__name__}.")
-        watch = None
-        if on_output is not None or cancel is not None or source is not None:
-            watch = Watch(on_output=on_output, cancel=cancel, stdin=cast("BinaryIO | Iterable[bytes] | None", source))
-        return self._carried_out("run", args, watch)
+        return self._carried_out("run", args, prepare_run(args, on_output, cancel))
 
     def _carried_out(self, operation: str, args: Mapping[str, Any], watch: Watch | None) -> Envelope[Any]:
         """Return what ``execute`` answers. Raises TypeError for a wrong call, SandboxError ``sandbox_closed``."""
@@ -145,3 +129,24 @@ def raise_if_failed(command: str | Sequence[str], result: op.RunResult) -> op.Ru
     from .command_error import CommandError  # imports subprocess
 
     raise CommandError(command, result)
+
+
+def prepare_run(args: dict[str, Any], on_output: OnOutput | None, cancel: CancelToken | None) -> Watch | None:
+    """Turn the arguments of ``run`` into those of its request, in place; return the watch. Raises TypeError for a wrong call."""
+    command, stdin, timeout = args["command"], args["stdin"], args["timeout_seconds"]
+    if command is not None and not isinstance(command, str):
+        if args["argv"] is not None:
+            raise TypeError("run() takes one of command and argv, not both.")
+        args.update(command=None, argv=command)
+    if isinstance(stdin, bytearray | memoryview):
+        stdin = bytes(stdin)
+    source = stdin if is_source(stdin) else None
+    args["stdin"] = stdin if source is None else None
+    args["timeout_seconds"] = UNLIMITED if timeout == math.inf else timeout
+    check_cancel("run", cancel)
+    if on_output is not None and not callable(on_output):
+        raise TypeError(f"run(): on_output must be a function or None, not {type(on_output).__name__}.")
+    watch = None
+    if on_output is not None or cancel is not None or source is not None:
+        watch = Watch(on_output=on_output, cancel=cancel, stdin=cast("BinaryIO | Iterable[bytes] | None", source))
+    return watch

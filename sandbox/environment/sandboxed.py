@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -80,6 +80,16 @@ BEGIN_SECONDS = 1.0
 DRAIN_SECONDS = 1.0
 # Behind what a sandbox is, wherever commands run in one.
 COMMANDS = "Commands run in /bin/bash where the image has it; relative paths start at the workspace."
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A request as it is sent, its ``watch``, and when its caller made it (monotonic)."""
+
+    request: op.Request
+    prepared: Prepared
+    watch: Watch | None
+    started: float
 
 
 class SandboxedEnvironment(Environment):
@@ -452,21 +462,47 @@ class SandboxedEnvironment(Environment):
 
     def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
         """See ``Environment.perform``."""
+        return self.carry_out(self.prepared(request, watch))
+
+    def prepared(self, request: op.Request, watch: Watch | None) -> PreparedCall:
+        """Return the request as it is sent. Raises SandboxError, and TypeError for what is not a request."""
         check_request(request, watch)
         started = time.monotonic()
         prepared = self._with_variables(request, request.prepare(self.limits))
         if (watch := _watch_of(request, prepared, watch)) is not None:
             watch = watch.masked(self.hidden.mask) if self.hidden else watch
             prepared = replace(request.reading_from(prepared, watch.stdin), watch=watch)
+        return PreparedCall(request, prepared, watch, started)
+
+    def carry_out(self, call: PreparedCall) -> Envelope[Any]:
+        """Send a request that was prepared, and return the answer. Raises SandboxError."""
         try:
-            answer = request.answer(prepared, self._host)
+            answer = call.request.answer(call.prepared, self._host)
         except SandboxUnavailableError as error:
-            if error.reason == "no_answer" and prepared.waits_for_command:
+            if error.reason == "no_answer" and call.prepared.waits_for_command:
                 raise self._unanswered(error) from error
             raise
-        if watch is not None:
-            watch.finish()
-        return self._envelope(request, answer, started)
+        if call.watch is not None:
+            call.watch.finish()
+        return self._envelope(call.request, answer, call.started)
+
+    async def carry_out_awaited(self, call: PreparedCall) -> Envelope[Any]:
+        """Do what ``carry_out`` does, in an asyncio loop and without a thread. Nothing is streamed. Raises SandboxError."""
+        from sandbox.pipe.awaiting import request  # asyncio takes 30 ms to import
+
+        kind, prepared = type(call.request), call.prepared
+        stoppable = kind.starts_process or kind.waits
+        try:
+            reply = await request(
+                self._live(), kind.operation, prepared.args, stoppable=stoppable, **prepared.options()
+            )
+        except SandboxUnavailableError as error:
+            if error.reason == "no_answer" and prepared.waits_for_command:
+                import asyncio
+
+                raise await asyncio.to_thread(self._unanswered, error) from error
+            raise
+        return self._envelope(call.request, call.request.read_reply(reply, self._host), call.started)
 
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:
         """Make good on a command's deadline though the guest is silent; return the error to report."""

@@ -101,9 +101,13 @@ class _Task:
         with contextlib.suppress(Cut):
             await self._send(fields, blob)
         while True:
-            if pending.must_send:
+            if pending.again:
                 with contextlib.suppress(Cut):
                     await self._in_thread(partial(pending.catch_up, transport))
+            if pending.cancelled:
+                pending.begin_stopping()
+                with contextlib.suppress(Cut):
+                    await self._send_frame(Kind.CANCEL)
             if pending.reply is not None:
                 return pending.reply
             if pending.error is not None:
@@ -117,17 +121,22 @@ class _Task:
         if len(blob) < MOST_AT_ONCE:
             frames = list(pending.frames(Kind.REQUEST, fields, blob))
             if len(frames) == 1 and len(frames[0][1]) < MOST_AT_ONCE:
-                try:
-                    pending.sent_by = sender = transport.sender
-                    sent = sender.offer(frames[0][0], pending.channel, frames[0][1])
-                except OSError:  # the reader notices, and words it, or has the request sent again
-                    return
-                if sent:
-                    return
-                if sent is False:  # the rest goes before the next frame
-                    await self._in_thread(partial(transport.send_frame, pending, sender, Kind.PING))
-                    return
+                await self._send_frame(*frames[0])
+                return
         await self._in_thread(partial(pending.send, transport, Kind.REQUEST, fields, blob))
+
+    async def _send_frame(self, kind: int, payload: bytes | memoryview = b"") -> None:
+        pending, transport = self._pending, self._transport
+        sender = transport.sender
+        if kind == Kind.REQUEST:
+            pending.sent_by = sender
+        try:
+            sent = sender.offer(kind, pending.channel, payload)
+        except OSError:
+            sent = None  # the transport words it, or has the request sent again
+        if not sent:  # the rest of a frame that was begun goes before the next one
+            rest = (kind, payload) if sent is None else (Kind.PING, b"")
+            await self._in_thread(partial(transport.send_frame, pending, sender, *rest))
 
     async def _in_thread(self, call: partial[None]) -> None:
         """Make a call that may wait for room in the pipe; it is not cancelled, for a part of a frame may have been sent."""

@@ -371,10 +371,14 @@ class PendingRequest:
             if self.message is not None and self.sent_by is not pipe.sender:
                 self.send(pipe, *self.message)
         if self.cancelled:
-            self.cancelled, self.stopping = False, True
-            if not self.resting:
-                self.deadline = time.monotonic() + CANCEL_SECONDS
+            self.begin_stopping()
             pipe.send_frame(self, pipe.sender, Kind.CANCEL)
+
+    def begin_stopping(self) -> None:
+        """Note that the guest is asked to stop, for which it has some time."""
+        self.cancelled, self.stopping = False, True
+        if not self.resting:
+            self.deadline = time.monotonic() + CANCEL_SECONDS
 
     def _wait(self, pipe: Pipe) -> None:
         """Wait once. Raises SandboxUnavailableError ``no_answer`` past the deadline."""

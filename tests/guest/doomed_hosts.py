@@ -75,13 +75,13 @@ class DoomedStream(AttachStream):
                 die()
         return sent
 
-    def receive(self, timeout_seconds: float) -> bytes | None:
-        data = super().receive(timeout_seconds)
+    def receive_into(self, view: memoryview) -> int | None:
+        size = super().receive_into(view)
         if self.down is not None and self._output is not None:
-            self.down -= len(data or b"")
+            self.down -= size or 0
             if self.down <= 0:
                 die()
-        return data
+        return size
 
 
 def die() -> None:
