@@ -115,6 +115,8 @@ class Requests:
         operation, args = fields.get("operation"), fields.get("args")
         if not isinstance(args, dict):
             raise wire.WireError("request without arguments")
+        if not isinstance(fields.get("blob_for"), str | None):
+            raise wire.WireError("request with bytes for no argument")
         self._answers.expect(key, str(operation), fields.get("max_reply_bytes"))
         try:
             row = operation_named(operation)

@@ -100,7 +100,11 @@ def test_what_cannot_be_stopped_goes_on_when_its_task_is_cancelled_and_is_forgot
 
 def test_a_token_stops_what_is_awaited() -> None:
     def script(guest: ScriptedGuest, found: GuestRequest) -> None:
-        threading.Thread(target=lambda: (guest.wait_for(Kind.CANCEL), guest.reply(found, "stopped"))).start()
+        def stop() -> None:
+            guest.wait_for(Kind.CANCEL)
+            guest.reply(found, "stopped")
+
+        threading.Thread(target=stop).start()
 
     async def main(host: Transport) -> None:
         token = CancelToken()
