@@ -5,7 +5,7 @@ that the volume may be used; anything else says that it may not.
 """
 
 import hashlib
-import importlib
+import importlib.util
 import json
 import os
 import py_compile
@@ -30,7 +30,10 @@ def compile_guest(names):
     for name in names:
         if name.endswith(".py"):
             path = f"{MODULES}/{name}"
-            py_compile.compile(path, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+            mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+            # Without docstrings, under the name that an interpreter without -OO looks for: its tracebacks still show the lines.
+            target = importlib.util.cache_from_source(path, optimization="")
+            py_compile.compile(path, target, doraise=True, optimize=2, invalidation_mode=mode)
 
 
 with open(ROOT + "/manifest.json") as file:

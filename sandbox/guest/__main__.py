@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 
 from . import kernel
+from .builtin import signal
 from .commands.spawner import Spawner, become_reaper
 from .folders import prepare_folders
+from .footprint import release_start
 from .loop.context import Place
 from .loop.reactor import Reactor
 from .protocol import wire
@@ -54,6 +55,8 @@ def main() -> None:
         processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest)
     except _MALFORMED_HELLO as error:  # a limit is missing, for example
         _refuse(error)
+    if isolated:
+        release_start()
     code = reactor.run()
     if not isolated:
         processes.stop_all()

@@ -27,6 +27,12 @@ def syscall(number: int, *arguments: object) -> int:
     return result
 
 
+def advise(address: int, size: int, advice: int) -> None:
+    """Tell the kernel how pages of this process are used (madvise). Raises OSError."""
+    if _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), advice) != 0:
+        raise OSError(ctypes.get_errno(), f"madvise {advice}")
+
+
 def act_on_files_as(uid: int, gid: int) -> None:
     """Make this thread, and no other, access files as ``uid`` and ``gid``. Raises OSError if that failed."""
     _libc.setfsgid(gid)

@@ -6,9 +6,9 @@ The sandbox's own disks are sparse files of the host. If the host's disk is full
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections import deque
+
+from .builtin import Lock, deque, start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class WriteOut:
 
     def __init__(self, host_disk: bytes | None = None) -> None:
         self._host_disk = host_disk
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._waiting: deque[tuple[float, int, int, str]] = deque()  # when due, a descriptor, its size, its path for people
         self._lost: deque[str] = deque(maxlen=20)
 
@@ -57,7 +57,7 @@ class WriteOut:
                 return False
             if not self._waiting:
                 try:
-                    threading.Thread(target=self._work, name="write-out", daemon=True).start()
+                    start_thread(self._work, ())
                 except RuntimeError:
                     return False
             self._waiting.append((time.monotonic() + LATER_SECONDS, os.dup(file), size, path))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from sandbox.guest.protocol import wire
-from sandbox.guest.protocol.wire import Kind
+from sandbox.guest.protocol.wire import KINDS, Kind
 
 from .conversations import Exchange, Frame, encode
 
@@ -131,7 +131,7 @@ def _short(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
 
 
 def _kind(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:
-    return [replace(frame, kind=rng.choice((*Kind, *Kind, 0, 12, 255)))]
+    return [replace(frame, kind=rng.choice((*KINDS, *KINDS, 0, 12, 255)))]
 
 
 def _channel(rng: random.Random, frame: Frame, _: list[Exchange]) -> list[Frame]:

@@ -140,11 +140,11 @@ def test_a_file_that_was_deleted_meanwhile_is_never_written_out(
 
 
 def test_no_thread_can_be_started(disk: Disk, make: Callable[[int], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     file = make(SIZE)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(write_out, "start_thread", refuse)
     WriteOut(b"/host").settle(file, "file")
     assert disk.written == [(True, inode(file))]
 

@@ -5,10 +5,12 @@ It runs in the guest as well, so it uses the standard library only.
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -27,6 +29,17 @@ class Tracer:
         """Trace this thread and all that are started later; forked processes go on with it."""
         threading.setprofile(self._on_event)
         sys.setprofile(self._on_event)
+
+    def install_in_guest(self) -> None:
+        """Do the same in a guest that was not imported yet: it starts threads without ``threading``."""
+        start = _thread.start_new_thread
+
+        def begin(work: Callable[..., None], args: tuple[Any, ...]) -> None:
+            sys.setprofile(self._on_event)
+            work(*args)
+
+        _thread.start_new_thread = lambda work, args: start(begin, (work, args))  # type: ignore[assignment]
+        self.install()
 
     def remove(self) -> None:
         """Trace this thread no more."""

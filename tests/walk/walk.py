@@ -29,8 +29,10 @@ Rooms = tuple[tuple[str, ...], ...]
 # Rooms that a call may enter more than twice, and why.
 TOOLS = {
     "argument_types.py": "checks arguments",
+    "guest/commands/packets.py": "is the format of the launcher's packets",
     "guest/kernel.py": "acts on files as the sandbox's user",
     "guest/loop/link.py": "names the channels of the pipe and sends",
+    "guest/protocol/json_text.py": "writes and reads the text of messages",
     "guest/protocol/wire.py": "is the format of the pipe",
 }
 EVENTS = {
@@ -53,7 +55,7 @@ START = f"""
 import sys
 sys.path.insert(0, {ROOT!r})
 from tests.walk.tracer import Tracer
-Tracer(sys.argv.pop(1), {ROOT + "sandbox/"!r}).install()
+Tracer(sys.argv.pop(1), {ROOT + "sandbox/"!r}).install_in_guest()
 sys.path.remove({ROOT!r})
 import runpy
 runpy.run_module("sandbox.guest", run_name="__main__", alter_sys=True)

@@ -15,7 +15,7 @@ from docker.types import LogConfig, Mount, Ulimit
 
 from sandbox.docker.engine.client import is_local
 from sandbox.docker.engine.events import SANDBOX_LABEL
-from sandbox.docker.images.runtime import CA_BUNDLE, RuntimeVolume
+from sandbox.docker.images.runtime import CA_BUNDLE, START_GUEST, RuntimeVolume
 from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL, PID_LABEL, STARTED_LABEL
 from sandbox.limits import KIB, Limits
 from sandbox.network.policy import Network
@@ -89,7 +89,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
     )
     created = client.api.create_container(
         image_id,
-        entrypoint=[*runtime.argv, "-m", "gamebox_guest"],
+        entrypoint=[*runtime.argv, "-c", START_GUEST],
         command=[],
         name=name,
         hostname="sandbox",

@@ -16,8 +16,8 @@ from sandbox.errors import ErrorCode, SandboxError
 CA_BUNDLE_VARIABLE = "GAMEBOX_CA_BUNDLE"
 HOST_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
-LAUNCHER_SOURCE = Path(__file__).parents[2] / "guest" / "commands" / "launcher.c"
-"""The program that starts commands in a sandbox: compiled in the runtime image's build, for the machine that runs it."""
+C_SOURCES = tuple(Path(__file__).parents[2] / "guest" / path for path in ("commands/launcher.c", "state/tree_states.c"))
+"""What is compiled in the runtime image's build, for the machine that runs it: see ``images/runtime/collect.py``."""
 
 BUNDLED_DISTRIBUTIONS = ("beautifulsoup4", "markdownify", "six", "soupsieve", "typing-extensions")
 """Pure Python packages that read web pages in sandboxes, copied from this installation, where a lock pins their hashes."""
@@ -92,7 +92,7 @@ def find_recipe(image: str, ca_bundle: Path | None = None) -> Recipe | None:
         (files if named else optional)["ca/host.crt"] = bundle
     if name == "runtime":
         files |= bundled_files()
-        files["launcher.c"] = LAUNCHER_SOURCE.read_bytes()
+        files |= {path.name: path.read_bytes() for path in C_SOURCES}
     parent = re.search(r"^ARG BASE=(\S+)", files["Dockerfile"].decode(), re.MULTILINE)
     return Recipe(f"gamebox/{name}", parent.group(1) if parent else "", files, optional, by_content=name == "runtime")
 

@@ -5,14 +5,14 @@ A command lives in the reactor's thread.
 
 from __future__ import annotations
 
-import array
 import fcntl
 import os
 import select
-import signal
+import struct
 import termios
 import time
 
+from ..builtin import signal
 from ..loop.reactor import Reactor, Timer
 from ..protocol.faults import Fault, fault_of
 from ..watch.procfs import find_descendants, sum_tree_seconds
@@ -344,8 +344,7 @@ class Command:
         """Read what was in the pipe when the leader ended, and no more: what it left behind may write forever."""
         if self.tree_empty and not self._read(fd, READ_BYTES):  # mostly nothing is left, and no writer
             return
-        waiting = array.array("i", [0])
-        fcntl.ioctl(fd, termios.FIONREAD, waiting)
+        waiting = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
         left = waiting[0]
         while left > 0 and (size := self._read(fd, min(left, READ_BYTES))):
             left -= size
@@ -411,9 +410,11 @@ def parse_status(status: int | None) -> tuple[int | None, str | None]:
     if status is None:
         return None, None
     if os.WIFSIGNALED(status):
+        from signal import Signals
+
         number = os.WTERMSIG(status)
         try:
-            return None, signal.Signals(number).name
+            return None, Signals(number).name
         except ValueError:
             return None, f"SIG{number}"
     return os.WEXITSTATUS(status), None

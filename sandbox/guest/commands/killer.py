@@ -6,12 +6,9 @@ The work is done by a thread that is started ahead of time: the pids may be used
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
-from functools import partial
-from queue import SimpleQueue
 
+from ..builtin import SimpleQueue, partial, signal, start_thread
 from ..loop.reactor import Reactor
 from ..watch.procfs import find_descendants, read_parents
 
@@ -43,7 +40,7 @@ class Killer:
         self._before = before
         self._after = after
         self._jobs: SimpleQueue[tuple[int, Report, Collection[int]]] = SimpleQueue()
-        threading.Thread(target=self._work, name="killer", daemon=True).start()
+        start_thread(self._work, ())
 
     def kill(self, root: int, report: Report, excluded: Collection[int] = ()) -> None:
         """Kill everything below ``root`` except the trees of ``excluded``, then call ``report(killed, survivors, hit)``."""
@@ -113,7 +110,7 @@ def signal_tree(root: int, name: str) -> int:
     reached = 0
     for pid in find_descendants(root):
         try:
-            os.kill(pid, signal.Signals[name])
+            os.kill(pid, getattr(signal, name))
             reached += 1
         except OSError:  # gone meanwhile
             pass

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-import signal
 
+from ..builtin import signal
 from ..watch.memory_watch import describe_victim
 
 TYPE_CHECKING = False
@@ -32,7 +31,7 @@ _NO_NETWORK = (
     b"ame resolution failed",
 )
 # How bash reports a program that was killed: its pid and its command line.
-_KILLED = re.compile(rb"line \d+: +(\d{1,9}) Killed +(\S{1,100})")
+_KILLED = rb"line \d+: +(\d{1,9}) Killed +(\S{1,100})"
 
 
 class Counters:
@@ -95,7 +94,9 @@ def _victim(processes: Processes, command: Command, certain: bool) -> dict[str, 
     victim = processes.memory_watch.find_victim(command.runner.pid, command.started)
     if victim is not None and victim.bytes >= most / 2:  # else the real victim grew and died between two looks
         return describe_victim(victim.pid, victim.name, max(victim.bytes, most))
-    if match := _KILLED.search(command.output.tail()):
+    import re
+
+    if match := re.search(_KILLED, command.output.tail()):
         return describe_victim(int(match[1]), os.path.basename(match[2]).decode("utf-8", "replace"), None)
     return describe_victim(None, "", resources.max_rss_bytes) if certain and resources.max_rss_bytes else None
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
+
+from ..builtin import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

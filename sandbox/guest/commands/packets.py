@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 
+from ..builtin import socket
 from ..protocol.faults import Fault
 
 TYPE_CHECKING = False
@@ -30,6 +31,19 @@ REFILL = b"R"
 NEXT = b"N"
 GO = b"C"
 _NONE = -1
+_FD = struct.Struct("@i")
+
+
+def send(sock: socket.socket, packet: bytes, descriptors: Sequence[int]) -> None:
+    """Send a packet with descriptors. Raises OSError."""
+    rights = struct.pack(f"@{len(descriptors)}i", *descriptors)
+    sock.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+
+
+def receive(sock: socket.socket) -> tuple[bytes, tuple[int, ...]]:
+    """Return a packet of at most 64 bytes and the descriptor that came with it, if any. Raises OSError."""
+    data, ancillary, _, _ = sock.recvmsg(64, socket.CMSG_LEN(_FD.size), socket.MSG_CMSG_CLOEXEC)
+    return data, tuple(_FD.unpack(rights)[0] for _, _, rights in ancillary if len(rights) == _FD.size)
 
 
 def parse_resources(packet: bytes) -> tuple[float, int]:

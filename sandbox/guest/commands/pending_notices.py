@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-
+from ..builtin import deque
 from .command import Command, describe_command, describe_end
 
 TYPE_CHECKING = False

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-from functools import partial
 
+from ..builtin import partial
 from ..loop.context import HelperResult, Place
 from ..loop.reactor import Reactor
 from ..protocol.faults import Fault
@@ -109,7 +108,7 @@ class Processes:
         command = self.commands.get(ident)
         if command is None:
             live = [describe_command(c) for c in self.commands.values() if not c.tree_empty]
-            owner = self._owner_of(int(ident)) if re.fullmatch("[0-9]{1,9}", ident) else None
+            owner = self._owner_of(int(ident)) if ident.isascii() and ident.isdecimal() and len(ident) < 10 else None
             known = list(self.commands)[-MOST_NAMED:]
             raise Fault("unknown_command", id=ident, known=known, live=live[-MOST_NAMED:], owner=owner)
         return command

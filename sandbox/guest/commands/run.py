@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 
 from .. import users
+from ..builtin import partial
 from ..loop.reactor import Timer
 from ..protocol.faults import Fault, internal_fault
 from . import limit_hits, sessions

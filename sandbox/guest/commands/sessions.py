@@ -10,19 +10,17 @@ and only bash can list them completely: it prints them when it ends (DUMP), and 
 
 from __future__ import annotations
 
-import functools
 import os
-import re
-import shlex
-from collections import deque
 
 from .. import users
+from ..builtin import deque
 from ..loop.context import Place
 from ..protocol.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from re import Match
     from typing import Any
 
     from ..users import User
@@ -38,8 +36,9 @@ _SHELLS = (("/bin/bash", 199), ("/usr/bin/bash", 199), ("/bin/sh", 9), ("/usr/bi
 # One argument may have 128 KiB; a character has at most four bytes.
 ARGUMENT_CHARS = 30_000
 
+# Patterns, and not compiled: ``re`` takes a guest half a MiB, and most states are parsed without it.
 # Matches a command that looks as if it changed the state of its shell.
-_CHANGES = re.compile(
+_CHANGES = (
     r"(?:^|[;&|({\s])(?:(?:cd|pushd|popd|export|declare|source|unset|alias|\.)\s|[A-Za-z_][A-Za-z0-9_]*=\S*\s*(?:;|\n|&|$))"
 )
 
@@ -66,23 +65,21 @@ _UNEXPORT_SHELL = "builtin export -n SHELL; "
 # Variables that the shell sets for itself and a session does not keep: exported ones, then the others. IFS and PS4 would affect the
 # lines around the user's command.
 _SHELL_EXPORTS = {"_", "SHLVL", "PWD", "OLDPWD", "BASHPID", "GAMEBOX_STATE", "SHELLOPTS", "BASHOPTS"}
-_SHELL_VARIABLES = (
-    "(?:BASH|COMP_|EPOCH|HIST|__gamebox)[A-Za-z0-9_]*|DIRSTACK|EUID|GROUPS|HOSTNAME|HOSTTYPE|IFS|LINENO|MACHTYPE"
-    "|OPT(?:ERR|IND|ARG)|OSTYPE|PIPESTATUS|PPID|PS4|S?RANDOM|SECONDS|UID|_|FUNCNAME|COLUMNS|LINES|SHELLOPTS|OLDPWD|PWD|SHLVL"
-    "|TERM|PATH|SHELL|COPROC"
+_SHELL_PREFIXES = ("BASH", "COMP_", "EPOCH", "HIST", "__gamebox")
+_SHELL_VARIABLES = frozenset(
+    {"DIRSTACK", "EUID", "GROUPS", "HOSTNAME", "HOSTTYPE", "IFS", "LINENO", "MACHTYPE", "OPTERR", "OPTIND", "OPTARG", "OSTYPE"}
+    | {"PIPESTATUS", "PPID", "PS4", "SRANDOM", "RANDOM", "SECONDS", "UID", "_", "FUNCNAME", "COLUMNS", "LINES", "SHELLOPTS"}
+    | {"OLDPWD", "PWD", "SHLVL", "TERM", "PATH", "SHELL", "COPROC"}
 )
-_SHELL_VARIABLE = re.compile(_SHELL_VARIABLES)
-_VARIABLE = re.compile(r"^declare -(\S+) ([A-Za-z_][A-Za-z0-9_]*)(=?)", re.MULTILINE)
-# Quickly finds out whether there is any variable to carry over: usually there is not.
-_ANY_VARIABLE = re.compile(rf"\ndeclare -- (?!(?:{_SHELL_VARIABLES})=)[A-Za-z_][A-Za-z0-9_]*=")
+_VARIABLE = r"(?m)^declare -(\S+) ([A-Za-z_][A-Za-z0-9_]*)(=?)"
 # Functions that do not carry over: ours, and those that replace a builtin which the lines around a command use.
-_NOT_CARRIED = r"^(?:__gamebox_save|builtin|declare|eval|exit|export|printf|return|set|shift|trap|unset|\[|:) \(\) *\n"
-_NOT_CARRIED_BEGINS = re.compile(_NOT_CARRIED, re.MULTILINE)
-_NOT_CARRIED_WHOLE = re.compile(_NOT_CARRIED + r"\{ *\n(?: .*\n)*\}.*\n", re.MULTILINE)
-_DECLARATION = re.compile(r"^(?:declare -[a-zA-Z]*x[a-zA-Z]*|export) ([A-Za-z_][A-Za-z0-9_]*)(=?)", re.MULTILINE)
+_NOT_CARRIED = r"(?m)^(?:__gamebox_save|builtin|declare|eval|exit|export|printf|return|set|shift|trap|unset|\[|:) \(\) *\n"
+_NOT_CARRIED_WHOLE = _NOT_CARRIED + r"\{ *\n(?: .*\n)*\}.*\n"
+_OWN_FUNCTION = "__gamebox_save () \n{ \n"
+_DECLARATION = r"(?m)^(?:declare -[a-zA-Z]*x[a-zA-Z]*|export) ([A-Za-z_][A-Za-z0-9_]*)(=?)"
 _ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "E": "\x1b", "e": "\x1b"}
-_PIECE = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\$'((?:[^'\\]|\\.)*)'|\\(.)|([^\s'"\\$]+)""", re.DOTALL)
-_ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
+_PIECE = r"""(?s)'([^']*)'|"((?:[^"\\]|\\.)*)"|\$'((?:[^'\\]|\\.)*)'|\\(.)|([^\s'"\\$]+)"""
+_ESCAPE = r"(?s)\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)"
 
 
 class Session:
@@ -218,7 +215,6 @@ def build_shell_argv(
     return [shell, "-c", text, os.path.basename(shell), command, *(carried if bash else ())]
 
 
-@functools.cache
 def _build_text(bash: bool, fd: int | None, carries: bool, unexport_shell: bool) -> str:
     text = _PRELUDE_WITHOUT_STATE if fd is None else _PRELUDE
     text = text.replace("FD", str(fd)).replace("BUILTIN", "builtin " if bash else "")
@@ -229,6 +225,10 @@ def _build_text(bash: bool, fd: int | None, carries: bool, unexport_shell: bool)
 
 def build_carried_arguments(functions: str, variables: dict[str, str], without: Collection[str]) -> list[str]:
     """Return the arguments that give a shell these functions and variables, except variables named in ``without``."""
+    if not functions and not variables:
+        return []
+    import shlex
+
     assignments = [f"{name}={shlex.quote(value)}\n" for name, value in variables.items() if name not in without]
     text = "".join([functions, *assignments])
     return [text[at : at + ARGUMENT_CHARS] for at in range(0, len(text), ARGUMENT_CHARS)]
@@ -236,7 +236,9 @@ def build_carried_arguments(functions: str, variables: dict[str, str], without: 
 
 def may_change_state(command: str) -> bool:
     """Return whether a command looks as if it changed the folder, variables or functions of its shell."""
-    return _CHANGES.search(command) is not None
+    import re
+
+    return re.search(_CHANGES, command) is not None
 
 
 def update_session(session: Session, cwd: str | None, env: dict[str, str], state: State) -> list[str]:
@@ -274,20 +276,30 @@ def parse_state(data: bytes) -> State | None:
 
 def parse_exports(text: str) -> dict[str, str]:
     """Parse the output of ``export -p`` of bash (``declare -x A="b"``) or a POSIX shell (``export A='b'``)."""
-    return dict(_parse_exports(text))
+    found = _parse_plain_exports(text)
+    if found is None:
+        import re
+
+        found, position, declaration = {}, 0, re.compile(_DECLARATION)
+        while match := declaration.search(text, position):
+            name, position = match.group(1), match.end()
+            if match.group(2):
+                found[name], position = _unquote(text, position)
+    return {n: v for n, v in found.items() if n not in _SHELL_EXPORTS and not n.startswith("__gamebox")}
 
 
-@functools.lru_cache(maxsize=1)  # few commands change a variable
-def _parse_exports(text: str) -> dict[str, str]:
+def _parse_plain_exports(text: str) -> dict[str, str] | None:
+    """Parse what bash printed if it quoted nothing inside of a value, which is the usual case; None for anything else."""
     found: dict[str, str] = {}
-    position = 0
-    while match := _DECLARATION.search(text, position):
-        name, position = match.group(1), match.end()
-        if match.group(2):
-            value, position = _unquote(text, position)
-            if name not in _SHELL_EXPORTS and not name.startswith("__gamebox"):
-                found[name] = value
-    return found
+    for line in text.split("\n")[:-1]:
+        name, assigned, value = line.removeprefix("declare -x ").partition('="')
+        if not (line.startswith("declare -x ") and name.isascii() and name.isidentifier()):
+            return None
+        if assigned:
+            if "\\" in value or value.find('"') != len(value) - 1:
+                return None
+            found[name] = value[:-1]
+    return found if text.endswith("\n") else None
 
 
 def parse_functions(text: str) -> str:
@@ -295,42 +307,56 @@ def parse_functions(text: str) -> str:
 
     Returns "" if one that may not carry over cannot be told from the rest, because it contains a here-document.
     """
-    carried = _NOT_CARRIED_WHOLE.sub("", text)
-    return "" if _NOT_CARRIED_BEGINS.search(carried) else carried
+    if not text or (text.startswith(_OWN_FUNCTION) and text.find("\n", text.find("\n}") + 1) == len(text) - 1):
+        return ""  # no function but ours
+    import re
+
+    carried = re.sub(_NOT_CARRIED_WHOLE, "", text)
+    return "" if re.search(_NOT_CARRIED, carried) else carried
 
 
 def _parse_variables(text: str) -> dict[str, str]:
     """Parse the variables in the output of ``declare -p`` that are not exported; arrays and the like are left out."""
     found: dict[str, str] = {}
-    if not _ANY_VARIABLE.search("\n" + text):
+    begins = [line[11:].partition("=") for line in text.split("\n") if line.startswith("declare -- ")]
+    if all(not equals or _is_of_shell(name) for name, equals, _ in begins):  # the usual case
         return found
-    position = 0
-    while match := _VARIABLE.search(text, position):
+    import re
+
+    position, variable = 0, re.compile(_VARIABLE)
+    while match := variable.search(text, position):
         flags, name, has_value = match.groups()
         position = match.end()
-        if not has_value or flags != "-" or _SHELL_VARIABLE.fullmatch(name):
+        if not has_value or flags != "-" or _is_of_shell(name):
             continue
         found[name], position = _unquote(text, position)
     return found
 
 
+def _is_of_shell(name: str) -> bool:
+    return name in _SHELL_VARIABLES or name.startswith(_SHELL_PREFIXES)
+
+
 def _unquote(text: str, position: int) -> tuple[str, int]:
     """Return the shell word at ``position``, without its quotes, and where it ends."""
+    import re
+
     word: list[str] = []
-    while match := _PIECE.match(text, position):
+    piece = re.compile(_PIECE)
+    while match := piece.match(text, position):
         single, double, ansi, escaped, plain = match.groups()
         if double is not None:
             word.append(re.sub(r'\\([$`"\\\n])', r"\1", double))
         elif ansi is not None:
             raw = os.fsencode(ansi).decode("latin-1")
-            word.append(os.fsdecode(_ESCAPE.sub(_ansi, raw).encode("latin-1")))
+            word.append(os.fsdecode(re.sub(_ESCAPE, _ansi, raw).encode("latin-1")))
         else:
             word.append(single if single is not None else escaped or plain)
         position = match.end()
     return "".join(word), position
 
 
-def _ansi(match: re.Match[str]) -> str:
+def _ansi(match: Match[str]) -> str:
     code = match.group(1)
     if code[0] in "01234567":
         return chr(int(code, 8) & 0xFF)

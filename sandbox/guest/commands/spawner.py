@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import select
-import signal
-import socket
 import time
-from collections import deque
 
 from .. import kernel
+from ..builtin import deque, signal, socket
 from ..loop.reactor import Reactor
 from . import packets
 
@@ -96,7 +94,7 @@ class Spawner:
         def hand_over(runner: Runner) -> None:
             runner.on_packet, runner.unwanted = on_packet, False
             try:
-                socket.send_fds(runner.socket, [packet], descriptors)
+                packets.send(runner.socket, packet, descriptors)
             except OSError:  # killed while it waited
                 self._forget(runner)
                 self._need(hand_over)
@@ -158,9 +156,9 @@ class Spawner:
 
     def _on_control(self, _: int) -> None:
         try:
-            data, descriptors, _flags, _address = socket.recv_fds(self._control, 64, 1)
+            data, descriptors = packets.receive(self._control)
         except OSError:
-            data, descriptors = b"", []
+            data, descriptors = b"", ()
         if data[:1] == b"S" and descriptors:
             pid = packets.READY.unpack(data)[1]
             self._adopt(Runner(pid, socket.socket(fileno=descriptors[0])))

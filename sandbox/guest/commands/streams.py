@@ -6,8 +6,7 @@ that reads slowly slows its source down. A host that reads slowly makes the comm
 
 from __future__ import annotations
 
-from collections import deque
-
+from ..builtin import deque
 from ..loop.link import Link
 from ..protocol import wire
 from ..protocol.faults import Fault

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import array
 import fcntl
 import os
 import select
-import signal
 import struct
 import termios
 
+from ..builtin import signal
 from ..loop.reactor import Reactor
 from ..protocol.faults import Fault
 
@@ -89,9 +88,8 @@ class Input:
         fd = self._fd if self.terminal is None else self.terminal
         if fd < 0:
             return False
-        waiting = array.array("i", [0])
         try:
-            fcntl.ioctl(fd, termios.FIONREAD, waiting)
+            waiting = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
         except OSError:
             return False
         return bool(self._pending or waiting[0])
@@ -191,14 +189,14 @@ def hides_input(fd: int) -> bool:
 
 def encode_input(
     text: str, keys: list[str], terminal: bool, application: bool = False
-) -> list[bytes | signal.Signals | None]:
+) -> list[bytes | int | None]:
     """Translate ``text`` and ``keys`` into bytes to write, signals to send, and None for the end of input. Raises Fault.
 
     On a terminal each line end becomes what the Enter key sends, as when a person pastes. ``application`` means that the program
     has switched the cursor keys to application mode.
     """
     if terminal:
-        steps: list[bytes | signal.Signals | None] = [os.fsencode(text.replace("\r\n", "\r").replace("\n", "\r"))]
+        steps: list[bytes | int | None] = [os.fsencode(text.replace("\r\n", "\r").replace("\n", "\r"))]
         steps += [_key(name, application).encode() for name in keys]
         return [step for step in steps if step]
     steps = [os.fsencode(text)] if text else []

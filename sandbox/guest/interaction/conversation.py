@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 
+from ..builtin import partial
 from ..commands.command import Command, describe_end
 from ..commands.processes import Processes
 from ..commands.terminal import encode_input, hides_input, read_window_size, require_terminal, set_window_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+from mmap import mmap
 
 from ..commands.processes import Processes
 from ..network.egress import Egress
@@ -66,7 +67,7 @@ class Server:
         self._entrance: Entrance | None = None
         self._offered: Entrance | None = None  # until the host sends there
         if self._kept_lease is None:
-            self._buffer = memoryview(bytearray(READ_BYTES))
+            self._buffer = memoryview(mmap(-1, READ_BYTES))  # takes memory as it is used; a bytearray is filled at once
             os.set_blocking(in_fd, False)
             reactor.watch(in_fd, select.EPOLLIN, self._readable)
         else:

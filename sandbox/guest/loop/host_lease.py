@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 
+from ..builtin import deque
 from ..protocol.reattach import NO_NONCE, OWNER_DEAD, SILENT_SECONDS, TAKE_OVER, Call, answer_prefix
 
 TYPE_CHECKING = False

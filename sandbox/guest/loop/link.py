@@ -5,9 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-import threading
-from collections import deque
 
+from ..builtin import Lock, deque
 from ..protocol import wire
 from .reactor import Reactor
 
@@ -38,7 +37,7 @@ class Link:
         self._fd = out_fd
         self._nonce = nonce
         self._sequence = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._queue: deque[Iterator[tuple[int, int, bytes | memoryview]]] = deque()
         self._flows: deque[tuple[int, int, bytes]] = deque()
         self._flow_bytes = 0

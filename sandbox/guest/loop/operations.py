@@ -6,8 +6,6 @@ when it is first asked for: a guest starts without them, and holds only what its
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from ..protocol.faults import Fault
 from . import arguments as a
 from .arguments import maybe
@@ -88,7 +86,7 @@ class Operation:
     def in_worker(self) -> Handler:
         """Import the function that carries it out in a worker."""
         module, _, name = self.handler.partition(":")
-        found: Handler = getattr(import_module(f"..{module}", __package__), name)
+        found: Handler = getattr(__import__(module, globals(), level=2, fromlist=[name]), name)
         return found
 
 

@@ -5,11 +5,11 @@ Not asyncio: it takes 35 ms to import, and its timers cannot be put off by the t
 
 from __future__ import annotations
 
-import heapq
 import os
 import select
 import time
-from collections import deque
+
+from ..builtin import deque, heappop, heappush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Reactor:
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         """Call ``call`` once, ``seconds`` from now."""
         timer = Timer(time.monotonic() + seconds, call)
-        heapq.heappush(self._timers, timer)
+        heappush(self._timers, timer)
         return timer
 
     def hand_over(self, call: Callable[[], None]) -> None:
@@ -110,13 +110,13 @@ class Reactor:
 
     def _wait(self) -> float:
         while self._timers and self._timers[0].call is None:
-            heapq.heappop(self._timers)
+            heappop(self._timers)
         return max(0.0, self._timers[0].due - time.monotonic()) if self._timers else -1
 
     def _run_timers(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0].due <= now:
-            call = heapq.heappop(self._timers).call
+            call = heappop(self._timers).call
             if call is not None:
                 call()
 

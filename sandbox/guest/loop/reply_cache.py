@@ -5,11 +5,9 @@ Callers may give a request an id; the host of a kept sandbox gives one to every 
 
 from __future__ import annotations
 
-import hashlib
-import json
-import threading
-
+from ..builtin import Lock
 from ..protocol.faults import Fault
+from ..protocol.sha256 import sha256
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ class ReplyCache:
 
     def __init__(self, strict: bool = False) -> None:
         self._strict = strict
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._digests: dict[str, bytes] = {}  # of the requests by id, in their order
         self._replies: dict[str, Reply] = {}
         self._dropped: dict[str, None] = {}
@@ -48,7 +46,9 @@ class ReplyCache:
 
         In the last case the reply will go to ``key``, too. Raises Fault ``invalid_arguments`` if another request has the id.
         """
-        digest = hashlib.sha256(
+        import json
+
+        digest = sha256(
             json.dumps([operation, args], sort_keys=True).encode("utf-8", "surrogatepass") + blob
         ).digest()
         with self._lock:

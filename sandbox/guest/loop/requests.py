@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 from itertools import chain
 
+from ..builtin import partial
 from ..commands.processes import Processes
 from ..commands.run import run
 from ..commands.streams import InputStream, OutputStream
@@ -22,7 +22,6 @@ from .link import Link
 from .operations import AT_ONCE, COMMAND, WORKER, operation_named
 from .reactor import Reactor
 from .reply_cache import ReplyCache
-from .worker_call import WorkerCall
 from .workers import Workers
 
 TYPE_CHECKING = False
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..commands.processes import Reply
     from .operations import Operation
+    from .worker_call import WorkerCall
 
 
 class Requests:
@@ -260,6 +260,8 @@ class Requests:
         return fields, blob
 
     def _start_worker(self, key: int, row: Operation, args: dict[str, Any]) -> None:
+        from .worker_call import WorkerCall  # imports threading
+
         call = WorkerCall(self._place, args, key, self._link, self._reactor, self._processes)
         self._calls[key] = call
         self._cancels[key] = call.cancel

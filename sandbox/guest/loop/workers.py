@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections import deque
-from functools import partial
 
 from .. import kernel
+from ..builtin import Lock, deque, partial, start_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ class _Worker:
     __slots__ = ("bell", "job")
 
     def __init__(self) -> None:
-        self.bell = threading.Lock()
+        self.bell = Lock()
         self.bell.acquire()
         self.job: Callable[[], None] | None = None
 
@@ -42,7 +40,7 @@ class Workers:
         self._jobs: deque[Callable[[], None]] = deque()  # that have no thread
         self._idle: list[_Worker] = []
         self._working = self._threads = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
         for _ in range(READY_AT_START):
             self._grow()
 
@@ -73,7 +71,7 @@ class Workers:
 
     def _grow(self) -> None:
         try:
-            threading.Thread(target=self._work, name="worker", daemon=True).start()
+            start_thread(self._work, ())
         except RuntimeError as error:  # no more pids: the existing threads have to suffice
             print(f"no further worker: {error}", file=sys.stderr)
         else:

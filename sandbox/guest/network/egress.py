@@ -5,11 +5,10 @@ Most sandboxes never use it, and the rest takes memory and time to load.
 
 from __future__ import annotations
 
-import contextlib
 import select
-import socket
 import sys
 
+from ..builtin import socket
 from ..protocol import wire
 from ..protocol.constants import PROXY_PORT
 from ..protocol.wire import GUEST_CHANNELS, Kind
@@ -53,12 +52,12 @@ class Egress:
         self._processes = processes
         self._workers = workers
         self._refusals: Refusals | None = None
-        self._socket = listen() if listens else None
+        self._listener = listen() if listens else None
         self._proxy: Proxy | None = None
         self._alone = False
         self._tunnels: Tunnels | None = None
-        if self._socket is not None:
-            reactor.watch(self._socket.fileno(), select.EPOLLIN, self._start_proxy)
+        if self._listener is not None:
+            reactor.watch(self._listener, select.EPOLLIN, self._start_proxy)
         self._names: ServiceNames | None = None
         if names:
             from .service_names import ServiceNames
@@ -102,10 +101,12 @@ class Egress:
         return self._tunnels
 
     def _start_proxy(self, _: int) -> None:
+        import socket
+
         from .proxy import Proxy
 
-        assert self._socket is not None  # noqa: S101  it is what became readable
-        self._proxy = Proxy(self._reactor, self._get_tunnels(), self._report, self._socket)
+        listener = socket.socket(fileno=self._listener)
+        self._proxy = Proxy(self._reactor, self._get_tunnels(), self._report, listener)
 
     def _report(self, ends: Ends, refusal: dict[str, Any], then: Callable[[], None]) -> None:
         if self._refusals is None:
@@ -119,12 +120,14 @@ def widen(fd: int) -> None:
     """Enlarge a pipe, so that its writer is woken less often. Does nothing if ``fd`` is something else or the kernel refuses."""
     import fcntl
 
-    with contextlib.suppress(OSError):  # the user has many pipes already, or the engine uses something else
+    try:
         fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:  # the user has many pipes already, or the engine uses something else
+        pass
 
 
-def listen(port: int = PROXY_PORT) -> socket.socket | None:
-    """Return the proxy's listening socket; None, with a line on stderr, if there is no loopback to listen on."""
+def listen(port: int = PROXY_PORT) -> int | None:
+    """Return the descriptor of the proxy's listening socket; None, with a line on stderr, if there is no loopback to listen on."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -134,4 +137,4 @@ def listen(port: int = PROXY_PORT) -> socket.socket | None:
         sock.close()
         print(f"there is no way out of the sandbox: {error}", file=sys.stderr)
         return None
-    return sock
+    return sock.detach()

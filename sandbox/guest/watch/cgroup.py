@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 
 ROOT = "/sys/fs/cgroup"
@@ -96,11 +95,7 @@ def open_own_cgroup() -> Cgroup:
     return Cgroup(ROOT if os.getpid() == 1 else "/nonexistent")
 
 
-@functools.lru_cache(maxsize=8)  # most counters are read around each command and stay as they were
 def _named(text: bytes, name: bytes) -> int | None:
     """Return the value in the line "name value"."""
-    for line in text.splitlines():
-        key, _, value = line.partition(b" ")
-        if key == name and value.strip().isdigit():
-            return int(value)
-    return None
+    value = (b"\n" + text).partition(b"\n" + name + b" ")[2].partition(b"\n")[0].strip()
+    return int(value) if value.isdigit() else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 
+from ..builtin import socket
 from ..loop.reactor import Reactor
 from ..protocol.faults import Fault
 
@@ -55,7 +55,7 @@ class DiskWatch:
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        theirs.set_inheritable(True)
+        os.set_inheritable(theirs.fileno(), True)
         argv = [*self._interpreter, "-m", f"{__package__}.disk_usage", str(theirs.fileno()), *self._folders]
         try:
             self._on_start(os.posix_spawn(argv[0], argv, os.environ))

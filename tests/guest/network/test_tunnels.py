@@ -54,8 +54,9 @@ class Ends:
         self.notices: list[dict[str, Any]] = []
         self.noting_seconds = 0.0
         self.refusals: list[dict[str, Any]] = []
-        listener = guest_egress.listen(0)
-        assert listener is not None
+        descriptor = guest_egress.listen(0)
+        assert descriptor is not None
+        listener = socket.socket(fileno=descriptor)
         self.port = listener.getsockname()[1]
         self.proxy = Proxy(self.reactor, self.tunnels, self._note, listener)
         decoder = wire.Decoder(NONCE)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sandbox.guest.state import changes
+from sandbox.guest.state import changes, tree_states
 from sandbox.guest.state.changes import Tracker
 from tests.guest.calls import place_at
 
@@ -27,9 +29,19 @@ def top(tmp_path: Path) -> Path:
     return tmp_path / "workspace"
 
 
-@pytest.fixture
-def tracker(top: Path) -> Tracker:
-    return Tracker(place_at(top.parent), wanted=True)
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The function in C, as the runtime image has it."""
+    path = tmp_path_factory.mktemp("compiled") / "tree_states.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", path, tree_states.__file__.replace(".py", ".c")], check=True)
+    return path
+
+
+@pytest.fixture(params=["C", "Python"])
+def tracker(top: Path, compiled: Path, request: pytest.FixtureRequest) -> Tracker:
+    place = place_at(top.parent)
+    place.launcher = str(compiled if request.param == "C" else top)
+    return Tracker(place, wanted=True)
 
 
 def told(tracker: Tracker, ident: str = "c1", seconds: float = 10, left: bool = False) -> dict[str, Any]:
@@ -138,7 +150,7 @@ def test_a_scan_that_costs_too_much_is_postpone(tracker: Tracker, top: Path, mon
 
 
 def test_a_tree_that_is_too_large_is_not_reported(tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "ENTRIES", 100)
+    monkeypatch.setattr(tree_states, "ENTRIES", 100)
     for number in range(200):
         (top / f"f{number}").write_text("")
     tracker.absorb(".")
@@ -165,7 +177,7 @@ def test_a_tracker_that_is_not_wanted_scans_nothing(top: Path) -> None:
 
 
 def test_deep_folders_silence_nothing(tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "LEVELS", 5)
+    monkeypatch.setattr(tree_states, "LEVELS", 5)
     tracker.begin()
     os.makedirs(top / "/".join("abcdefg"))
     assert told(tracker)["names"] == ["+ a/b/c/d/e"]
@@ -179,7 +191,7 @@ def test_a_tree_that_became_smaller_is_scanned_again(
     tracker: Tracker, top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(changes, "ENTRIES", 0)
+        patched.setattr(tree_states, "ENTRIES", 0)
         (top / "a").write_text("")
         tracker.begin()
     for number in range(60):
@@ -197,7 +209,7 @@ def test_a_first_scan_on_a_busy_machine_is_repeated_with_the_next_command(
     (top / "d").mkdir()
     with monkeypatch.context() as patched:
         passing = itertools.count(step=100)
-        patched.setattr(changes, "time", SimpleNamespace(monotonic=lambda: next(passing), thread_time=lambda: 0.0))
+        patched.setattr(tree_states, "time", SimpleNamespace(monotonic=lambda: next(passing), thread_time=time.thread_time))
         tracker.begin()
         assert told(tracker) == {}
     tracker.begin()

@@ -1,0 +1,147 @@
+/* The states of all entries of a tree, for `tree_states.py`: a stat of each takes 0.4 us here and 2 us in Python.
+
+   A record is: state u64, length u16, path below the top (no NUL). The state is computed as in `tree_states.py`. Folders come
+   before what is in them, entries in the order of the folder: a tree that did not change gives the same bytes again. Names are
+   the sandbox's, so hostile: every length is checked, and no symbolic link is followed. */
+
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TOO_MUCH = -1, TOO_LATE = -2, NO_ROOM = -3, UNREADABLE = -4 };
+enum { HEAD = 10, LONGEST_PATH = 4000 };
+
+struct limits {
+    int64_t entries, levels;
+    double cpu_seconds, clock_seconds; /* when to give up, by this thread's clock of its CPU time and by the monotonic one */
+    const char *skipped; /* names of folders that are not entered, each with a NUL behind it; an empty one ends them */
+};
+
+struct tree {
+    unsigned char *records;
+    size_t size, used;
+    int64_t entries;
+    const struct limits *limits;
+};
+
+static double now(clockid_t clock)
+{
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static int is_skipped(const char *skipped, const char *name)
+{
+    for (; *skipped; skipped += strlen(skipped) + 1)
+        if (!strcmp(skipped, name))
+            return 1;
+    return 0;
+}
+
+static uint64_t nanoseconds(struct timespec time)
+{
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+static uint64_t opaque(const struct stat *found)
+{
+    uint64_t digest = (uint64_t)found->st_size * 0x9E3779B97F4A7C15 + nanoseconds(found->st_mtim) * 0xC2B2AE3D27D4EB4F +
+              nanoseconds(found->st_ctim) * 0x165667B19E3779F9 + (uint64_t)found->st_ino * 0xD6E8FEB86659FD93;
+    return digest >> 20 << 16 | (found->st_mode & 0xFFFF);
+}
+
+/* Add the record of one entry of the folder with the path `prefix` (which ends with a slash, or is empty). */
+static int add(struct tree *tree, const char *prefix, size_t prefix_size, int levels, const char *name, const struct stat *found)
+{
+    size_t size = strlen(name), length = prefix_size + size;
+    if (length > LONGEST_PATH)
+        return 0;
+    if (tree->size - tree->used < HEAD + length)
+        return NO_ROOM;
+    if (++tree->entries > tree->limits->entries)
+        return TOO_MUCH;
+    int entered = S_ISDIR(found->st_mode) && levels < tree->limits->levels && !is_skipped(tree->limits->skipped, name);
+    uint64_t state = entered ? found->st_mode : opaque(found);
+    uint16_t short_length = (uint16_t)length;
+    unsigned char *record = tree->records + tree->used;
+    memcpy(record, &state, 8);
+    memcpy(record + 8, &short_length, 2);
+    memcpy(record + HEAD, prefix, prefix_size);
+    memcpy(record + HEAD + prefix_size, name, size);
+    tree->used += HEAD + length;
+    return 0;
+}
+
+/* Add the entries of a folder, and close it. */
+static int add_entries(struct tree *tree, int folder, const char *prefix, size_t prefix_size, int levels)
+{
+    char entries[16384] __attribute__((aligned(8)));
+    int problem = 0;
+    long size;
+    while (!problem && (size = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0)
+        for (long at = 0; !problem && at < size;) {
+            const struct dirent64 *entry = (const void *)(entries + at);
+            const char *name = entry->d_name;
+            struct stat found;
+            at += entry->d_reclen;
+            if (!strcmp(name, ".") || !strcmp(name, "..") || !strcmp(name, ".git"))
+                continue;
+            if (!fstatat(folder, name, &found, AT_SYMLINK_NOFOLLOW))
+                problem = add(tree, prefix, prefix_size, levels, name, &found);
+        }
+    close(folder);
+    return problem;
+}
+
+/* Whether a record is that of a folder to enter: its state is a mode and nothing else. */
+static int is_entered(const unsigned char *record)
+{
+    uint64_t state;
+    memcpy(&state, record, 8);
+    return state <= 0xFFFF && S_ISDIR((mode_t)state);
+}
+
+/* Write the records of everything below the folder `top`. Returns their size, or why there are none. */
+int64_t read_tree(int top, unsigned char *records, size_t size, const struct limits *limits)
+{
+    struct tree tree = {records, size, 0, 0, limits};
+    struct open_how how = {
+        .flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
+    };
+    char path[LONGEST_PATH + 2] = ".";
+    long folder = syscall(SYS_openat2, top, path, &how, sizeof how);
+    if (folder < 0)
+        return UNREADABLE; /* or a kernel without openat2 */
+    int problem = add_entries(&tree, (int)folder, "", 0, 1);
+    for (size_t at = 0; !problem && at < tree.used;) {
+        uint16_t length;
+        const unsigned char *record = records + at;
+        memcpy(&length, record + 8, 2);
+        at += HEAD + length;
+        if (!is_entered(record))
+            continue;
+        memcpy(path, record + HEAD, length);
+        path[length] = 0;
+        folder = syscall(SYS_openat2, top, path, &how, sizeof how);
+        if (folder < 0) /* unreadable, or replaced */
+            continue;
+        int levels = 2;
+        for (const char *here = path; *here; here++)
+            levels += *here == '/';
+        path[length] = '/';
+        problem = add_entries(&tree, (int)folder, path, (size_t)length + 1, levels);
+        if (!problem && now(CLOCK_THREAD_CPUTIME_ID) > limits->cpu_seconds)
+            problem = TOO_MUCH;
+        if (!problem && now(CLOCK_MONOTONIC) > limits->clock_seconds)
+            problem = TOO_LATE;
+    }
+    return problem ? problem : (int64_t)tree.used;
+}
