@@ -134,7 +134,7 @@ class Standby(Generic[E]):
         self._bell.put(None)
         left = list(self._ready)
         while self._ready:
-            self._ready[0].environment.close()  # stays there until it is closed: a Ctrl-C must not lose it
+            _end(self._ready[0].environment)  # stays there until it is closed: a Ctrl-C must not lose it
             self._ready.popleft()
         until = time.monotonic() + CLOSE_SECONDS
         while self._creating and time.monotonic() < until:
@@ -188,14 +188,16 @@ class Standby(Generic[E]):
         with Shield(), self._lock:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-            member, waiter.member = waiter.member, None
-            if member is not None and self._is_fresh(member):
+            member = waiter.member
+            if member is not None and self._is_fresh(member) and not self._closed:
                 self._ready.appendleft(member)
                 self._in_use.discard(waiter.environment)
                 self._serve_waiting()
-            elif member is not None:
-                self._totals.discarded += 1
+                member = None
+            self._totals.discarded += member is not None
         waiter.environment.close()
+        if member is not None:
+            member.environment.close()
         self.release(waiter.environment)
 
     def release(self, environment: E) -> None:
@@ -238,7 +240,7 @@ class Standby(Generic[E]):
                 except RuntimeError as error:  # this process may have no more threads
                     self._finish(None, _start_failed(error))
             for member in stale:
-                member.environment.close()
+                _end(member.environment)
             with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=self._next_look())
 
@@ -290,7 +292,7 @@ class Standby(Generic[E]):
                 self._serve_waiting()
                 environment = None
         if environment is not None:
-            environment.close()
+            _end(environment)
         with self._lock:
             self._creating -= 1
         self._bell.put(None)
@@ -308,6 +310,14 @@ class Standby(Generic[E]):
             waiter.wake()
         else:
             log.warning("a pool could not make a sandbox: %s", error)
+
+
+def _end(environment: SandboxedEnvironment) -> None:
+    """Destroy a sandbox that nobody will use. A failure is logged: others must be served all the same."""
+    try:
+        environment.close()
+    except Exception:
+        log.exception("a sandbox of a pool could not be closed")
 
 
 def _closed() -> SandboxError:

@@ -159,9 +159,11 @@ class DockerBackend:
         self._spec, self._limits, self._env, self._report = asked._spec, asked._limits, asked._env, asked._report
         if self._spec.workspace is not None and self._disk is not None:
             fitting.check_workspace(Path(self._spec.workspace), self._disk.workspace_bytes)
-        waiting.forget(self.name)
         environ: dict[str, str] = self._place(request)["environ"]
         return environ
+
+    def note_acquired(self) -> None:
+        waiting.forget(self.name)
 
     def _create(
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest

@@ -213,6 +213,9 @@ class LocalBackend:
         self._env, self._limits = asked._env, asked._limits
         return self._environ()
 
+    def note_acquired(self) -> None:
+        """Does nothing: nobody else sees it."""
+
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
         """Does nothing: no limit is enforced by a kernel here."""
 

@@ -219,6 +219,9 @@ class NoBackend:
         """Raise NotImplementedError: nothing stands by."""
         raise NotImplementedError
 
+    def note_acquired(self) -> None:
+        """Do nothing: nothing stands by."""
+
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
         """Do nothing: nothing is enforced."""
 
