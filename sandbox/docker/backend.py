@@ -157,6 +157,7 @@ class DockerBackend:
     def serve(self, asked: DockerBackend, request: StartRequest) -> Mapping[str, str]:
         """See ``Backend``."""
         self._spec, self._limits, self._env, self._report = asked._spec, asked._limits, asked._env, asked._report
+        self._is_paused = request.is_paused
         if self._spec.workspace is not None and self._disk is not None:
             fitting.check_workspace(Path(self._spec.workspace), self._disk.workspace_bytes)
         environ: dict[str, str] = self._place(request)["environ"]

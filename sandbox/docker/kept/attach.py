@@ -15,6 +15,7 @@ import tenacity
 from sandbox.docker.container.stream import AttachStream
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.retries import retry_engine
+from sandbox.docker.images.runtime import GUEST_PACKAGE
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, TAKE_OVER, Call, answer_prefix
@@ -125,7 +126,7 @@ def through_the_door(client: docker.DockerClient, container_id: str) -> AttachSt
     """Open a stream to the guest by a relay that the engine starts in the container (see ``guest/loop``). Raises SandboxError."""
     with translated():
         entrypoint = client.api.inspect_container(container_id)["Config"]["Entrypoint"]
-        argv = [*entrypoint[:-1], f"{entrypoint[-1]}.relay"]
+        argv = [*entrypoint[:-2], "-m", f"{GUEST_PACKAGE}.relay"]  # its interpreter, and another program
         made = client.api.exec_create(container_id, argv, stdin=True, user="0:0", workdir="/")
         return AttachStream(client.api.exec_start(made["Id"], socket=True))
 
