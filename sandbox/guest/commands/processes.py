@@ -69,7 +69,8 @@ class Processes:
         self.disk: DiskWatch | None = None
         self.lifetime: Lifetime | None = None
         self.commands: dict[str, Command] = {}
-        self._alive: list[Command] = []
+        # All of which anything may be left, without the many that ended.
+        self.alive: list[Command] = []
         self.pending_notices = PendingNotices()
         self.changes = Tracker(place, bool(place.limits.get("tell_changes")))
         self._count = 0
@@ -80,7 +81,7 @@ class Processes:
         """Make a command with the next id, and forget the oldest ended ones."""
         self._count += 1
         self.starts += 1
-        alive = self.alive()
+        alive = self.alive = [c for c in self.alive if c.running or not c.tree_empty]
         held = sum(c.output.keep_bytes for c in alive if c.running)
         keep_bytes = min(keep_bytes, max(SETTLED_BYTES, self.place.limits["memory_bytes"] // KEPT_SHARE - held))
         ident = f"c{self._count}"
@@ -94,14 +95,8 @@ class Processes:
             old.close()
             del self.commands[old.id]
         command = self.commands[ident] = Command(ident, output, self.reactor, on_end)
-        self._alive = [*alive, command]
+        alive.append(command)
         return command
-
-    def alive(self) -> list[Command]:
-        """Return the commands of which anything is left, without a look at all that ended."""
-        if any(c.tree_empty and not c.running for c in self._alive):
-            self._alive = [c for c in self._alive if c.running or not c.tree_empty]
-        return self._alive
 
     def find(self, ident: str) -> Command:
         """Return the command with that id. Raises Fault ``unknown_command``."""
@@ -128,10 +123,10 @@ class Processes:
 
     def is_alone(self) -> bool:
         """Return whether at most one command has processes."""
-        return sum(not c.tree_empty for c in self.alive()) <= 1
+        return sum(not c.tree_empty for c in self.alive) <= 1
 
     def _any_alive(self) -> bool:
-        return any(not c.tree_empty for c in self.alive())
+        return any(not c.tree_empty for c in self.alive)
 
     def _make_room(self) -> bool:
         """Remove the spill file of the command that ended first. Returns whether there was one."""
@@ -268,7 +263,7 @@ class Processes:
 
     def _server_notices(self) -> list[dict[str, Any]]:
         """Return notices of ports on which commands in the background, or what commands left behind, began to listen."""
-        alive = [c for c in self.alive() if not c.tree_empty]
+        alive = [c for c in self.alive if not c.tree_empty]
         if not any(c.in_background or not c.running for c in alive):
             return []
         if self._new_servers is None:

@@ -56,7 +56,7 @@ def run(processes: Processes, args: dict[str, Any], reply: Reply, event: Callabl
 
 def _check_count(processes: Processes, in_background: bool) -> None:
     """Raise Fault if as many commands run as the limits allow."""
-    running = [c for c in processes.alive() if c.running and c.in_background == in_background]
+    running = [c for c in processes.alive if c.running and c.in_background == in_background]
     if in_background:
         most = processes.place.limits["background_commands"]
         if len(running) >= most:
