@@ -83,7 +83,9 @@ def lost_in_a_run(env: DockerEnvironment, fault: Callable[[], object]) -> tuple[
 
 def works() -> bool:
     with DockerEnvironment(IMAGE, limits=SMALL) as env:
-        return env.run("echo works").unwrap().output == "works\n"
+        answer = env.run("echo works").unwrap().output
+        env.close(wait=True)
+        return answer == "works\n"
 
 
 def test_an_engine_that_is_restarted(own: OwnEngine) -> None:
