@@ -10,13 +10,10 @@ from typing import Any
 
 from sandbox.guest.protocol.wire import Kind
 
-from .pending_request import GRACE_SECONDS, Cut, PendingRequest
+from .pending_request import GRACE_SECONDS, SHORT, Cut, PendingRequest
 from .sender import TURN_SECONDS
 from .transport import MAX_REPLY_BYTES, Reply, Transport
 from .watching import Watch
-
-# A pipe that has any room takes a frame up to this size, its header included, without waiting.
-MOST_AT_ONCE = 4000
 
 
 async def request(
@@ -118,9 +115,9 @@ class _Task:
     async def _send(self, fields: dict[str, Any], blob: bytes) -> None:
         """Send the request, in a thread where the pipe may have to be waited for."""
         pending, transport = self._pending, self._transport
-        if len(blob) < MOST_AT_ONCE:
+        if len(blob) < SHORT:
             frames = list(pending.frames(Kind.REQUEST, fields, blob))
-            if len(frames) == 1 and len(frames[0][1]) < MOST_AT_ONCE:
+            if len(frames) == 1 and len(frames[0][1]) < SHORT:
                 await self._send_frame(*frames[0])
                 return
         await self._in_thread(partial(pending.send, transport, Kind.REQUEST, fields, blob))

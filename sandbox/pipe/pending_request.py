@@ -37,6 +37,8 @@ OVERSLEPT_SECONDS = 0.05
 # A caller that waits reads the pipe itself for this long, and then leaves it to the process's reader: a short answer comes without
 # a hand-over between threads, and of a long one the hand-over does not matter.
 OWN_SECONDS = 0.02
+# A pipe that has any room takes a frame up to this size, its header included, without waiting.
+SHORT = 4000
 MORE_PER_LATE_SECOND = 5
 NOTHING = nullcontext()
 
@@ -63,7 +65,12 @@ class Pipe(Protocol):
         """Send a frame that may be lost if the pipe is full or broken. Returns whether it was sent."""
 
     def read_for(self, pending: PendingRequest, seconds: float) -> None:
-        """Read the pipe for up to ``seconds``, until the bell of ``pending`` rings, unless another thread does."""
+        """Read the pipe for up to ``seconds``, until there is something to do for ``pending``, unless another thread does."""
+
+    def ask(
+        self, request: PendingRequest, sender: FrameSender, kind: int, payload: bytes | memoryview, seconds: float
+    ) -> bool | None:
+        """Send a short frame, then do what ``read_for`` does. Returns what ``FrameSender.offer`` does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -273,7 +280,10 @@ class PendingRequest:
         A request that a cut keeps from being sent is sent again with what follows the cut. Raises SandboxError.
         """
         with contextlib.suppress(Cut):
-            self.send(pipe, kind, fields, blob)
+            if on_sent is None and body is None and watching is NOTHING and feeding is NOTHING and len(blob) < SHORT:
+                self.ask(pipe, kind, fields, blob)
+            else:
+                self.send(pipe, kind, fields, blob)
             if on_sent is not None:
                 on_sent()
             if body is not None:
@@ -286,6 +296,18 @@ class PendingRequest:
         frames = self.frames(kind, fields, blob)
         self.sent_by = sender = pipe.sender  # all of it through one: a part through another would be nonsense
         for part, payload in frames:
+            pipe.send_frame(self, sender, part, payload)
+
+    def ask(self, pipe: Pipe, kind: int, fields: dict[str, Any], blob: bytes = b"") -> None:
+        """Send the request; read the pipe from before that, if it is short: the answer may come at once. Raises as ``send``."""
+        frames = list(self.frames(kind, fields, blob))
+        self.sent_by = sender = pipe.sender
+        sent, left = None, OWN_SECONDS if self.deadline is None else self.deadline - time.monotonic()
+        if len(frames) == 1 and len(frames[0][1]) < SHORT:
+            sent = pipe.ask(self, sender, *frames[0], min(left, OWN_SECONDS))
+        if sent is False:  # the rest goes before the next frame
+            pipe.send_frame(self, sender, Kind.PING)
+        for part, payload in frames if sent is None else ():
             pipe.send_frame(self, sender, part, payload)
 
     def frames(self, kind: int, fields: dict[str, Any], blob: bytes = b"") -> Iterator[tuple[int, bytes | memoryview]]:
@@ -357,6 +379,11 @@ class PendingRequest:
     def has_work(self) -> bool:
         """Whether there is something for the caller to do."""
         return bool(self.chunks) or self.must_send or self.answered
+
+    @property
+    def wants_turn(self) -> bool:
+        """Whether the caller has to stop reading the pipe."""
+        return self.has_work or (self.sends and not self.feeds and self.outgoing.left > 0)
 
     @property
     def must_send(self) -> bool:

@@ -72,10 +72,11 @@ class Reading:
         if self._role.acquire(blocking=False):
             self._give_back(self._serve())
 
-    def read_for(self, pending: PendingRequest, seconds: float) -> None:
-        """Read in the thread of a caller that waits, until its bell rings, unless another thread reads.
+    def read_for(self, pending: PendingRequest, seconds: float, begin: Callable[[], bool] | None = None) -> None:
+        """Read in the thread of a caller that waits, until there is something for it to do, unless another thread reads.
 
-        It saves the hand-over from the reader to the caller. Signals wait meanwhile: a Ctrl-C must not lose bytes that were read.
+        It saves the hand-over from the reader to the caller. ``begin`` is called before, and returns whether to read. Signals wait
+        meanwhile: a Ctrl-C must not lose bytes that were read.
         """
         with Shield() as shield:
             if not self._role.acquire(blocking=False):
@@ -84,7 +85,9 @@ class Reading:
             try:
                 pipe_reader().disarm(self)
                 until = time.monotonic() + seconds
-                while pending.bell.empty() and not shield.struck and (left := until - time.monotonic()) > 0:
+                if begin is not None and not begin():
+                    return
+                while not pending.wants_turn and not shield.struck and (left := until - time.monotonic()) > 0:
                     if self.stream.ready(left) and (end := self._serve()) is not None:
                         break
             finally:

@@ -309,6 +309,21 @@ class Transport:
         """See ``pending_request.Pipe``."""
         self._reading.read_for(pending, seconds)
 
+    def ask(
+        self, request: PendingRequest, sender: FrameSender, kind: int, payload: bytes | memoryview, seconds: float
+    ) -> bool | None:
+        """See ``pending_request.Pipe``."""
+        sent: bool | None = None
+
+        def send() -> bool:
+            nonlocal sent
+            with contextlib.suppress(OSError):  # worded by ``send_frame``, which tries again
+                sent = sender.offer(kind, request.channel, payload)
+            return bool(sent)
+
+        self._reading.read_for(request, seconds, send)
+        return sent
+
     def _tick(self, now: float) -> float:
         """Ping a guest that was not heard of, and cancel what could not be cancelled before; return when to look again."""
         due = self._reading.heard + self._ping_seconds

@@ -223,6 +223,22 @@ def test_from_its_turn_on_what_comes_past_the_engine_is_read_and_of_the_engine_o
     os.close(write)
 
 
+def test_when_the_engine_has_ended_a_read_still_waits_for_nothing() -> None:
+    """It waited for ever, with the role of the reader of all pipes."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    with pair() as (attach, engine, _):
+        attach.ends_with_engine = False
+        attach.offer_output(read)
+        attach.switch_output()
+        engine.close()
+        view = memoryview(bytearray(10))
+        assert [attach.receive_into(view) for _ in range(3)] == [None] * 3
+        os.write(write, b"on")
+        assert attach.receive_into(view) == 2
+    os.close(write)
+
+
 def test_the_last_words_are_heard_where_the_pipe_ends_first() -> None:
     read, write = os.pipe()
     os.set_blocking(read, False)
