@@ -41,7 +41,7 @@ from sandbox.docker.container.stream import AttachStream
 way, left, command = sys.argv[2], int(sys.argv[3]), sys.argv[4]
 env = DockerEnvironment.attach(sys.argv[1])
 assert env.run("true", session=None).ok
-send, receive = AttachStream.send, AttachStream.receive
+send, receive_into = AttachStream.send, AttachStream.receive_into
 
 def count(size):
     global left
@@ -54,12 +54,12 @@ def doomed_send(self, data, timeout_seconds):
     count(sent if way == "up" else 0)
     return sent
 
-def doomed_receive(self, timeout_seconds):
-    data = receive(self, timeout_seconds)
-    count(len(data or b"") if way == "down" else 0)
-    return data
+def doomed_receive_into(self, view):
+    size = receive_into(self, view)
+    count((size or 0) if way == "down" else 0)
+    return size
 
-AttachStream.send, AttachStream.receive = doomed_send, doomed_receive
+AttachStream.send, AttachStream.receive_into = doomed_send, doomed_receive_into
 env.run(command, request_id=sys.argv[5], session=None, stdin="x" * 300_000, keep_output_bytes=4 << 20)
 """
 
@@ -202,5 +202,6 @@ def test_a_restart_of_the_engine_is_not_noticed(engine: OwnEngine) -> None:
             assert later.run("cat ran").unwrap().output == "x\n"
             answer, _ = in_a_run(later, partial(connect().api.kill, env.container_id), "sleep 100", 60)
             assert answer.code is ErrorCode.sandbox_unavailable
+            later.close(wait=True)
     finally:
         env.remove()

@@ -193,6 +193,7 @@ class AttachStream:
     def _go_on_alone(self) -> None:
         """Put another socket in the place of the engine's, which has ended: silent until ``close`` shuts it down."""
         ours, self._other_end = socket.socketpair()
+        ours.setblocking(False)  # like the one it replaces
         with self._close_lock:
             if not self._closed:
                 os.dup2(ours.fileno(), self._socket.fileno(), inheritable=False)

@@ -223,6 +223,26 @@ def test_from_its_turn_on_what_comes_past_the_engine_is_read_and_of_the_engine_o
     os.close(write)
 
 
+def test_the_guests_own_pipes_may_outlive_the_engines_stream() -> None:
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    with pair() as (attach, engine, _):
+        attach.ends_with_engine = False
+        attach.offer_output(read)
+        attach.switch_output()
+        engine.shutdown(socket.SHUT_WR)
+        view = memoryview(bytearray(100))
+        for _n in range(3):  # the first finds the end; none may wait
+            assert attach.receive_into(view) is None
+        os.write(write, b"on")
+        assert attach.receive(5) == b"on"
+        closing = threading.Timer(0.1, attach.close)
+        closing.start()
+        assert attach.receive(30) == b""
+        closing.join()
+    os.close(write)
+
+
 def test_the_last_words_are_heard_where_the_pipe_ends_first() -> None:
     read, write = os.pipe()
     os.set_blocking(read, False)
