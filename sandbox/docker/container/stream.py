@@ -193,6 +193,7 @@ class AttachStream:
     def _go_on_alone(self) -> None:
         """Put another socket in the place of the engine's, which has ended: silent until ``close`` shuts it down."""
         ours, self._other_end = socket.socketpair()
+        ours.setblocking(False)  # as the engine's was: whoever reads the second output looks here without waiting
         with self._close_lock:
             if not self._closed:
                 os.dup2(ours.fileno(), self._socket.fileno(), inheritable=False)
