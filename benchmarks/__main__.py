@@ -1,6 +1,6 @@
 """Measure Gamebox: every row beside a baseline that takes turns with it, with the goal that it meets or misses.
 
-Without names, the groups of the first list run one after the other, in about ten minutes. The table goes to standard output as
+Without names, the groups of the first list run one after the other, in about six minutes. The table goes to standard output as
 Markdown, what is being done to standard error. Read ratios, not milliseconds: machines differ, and other work disturbs all
 rows alike.
 """

@@ -142,9 +142,12 @@ def take_turns(
     return Turns(taken, (before, load()))
 
 
-def time_in_turns(calls: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 3) -> Turns:
+def time_in_turns(
+    calls: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 3, pause_seconds: float = PAUSE_SECONDS
+) -> Turns:
     """Take the time of calls in turns, in ms."""
-    return take_turns({name: lambda c=call: milliseconds(c) for name, call in calls.items()}, rounds, warm_up)  # type: ignore[misc]
+    timed = {name: lambda c=call: milliseconds(c) for name, call in calls.items()}  # type: ignore[misc]
+    return take_turns(timed, rounds, warm_up, pause_seconds)
 
 
 def named(row: Row, prefix: str) -> Row:
