@@ -146,7 +146,7 @@ def time_in_turns(
     calls: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 3, pause_seconds: float = PAUSE_SECONDS
 ) -> Turns:
     """Take the time of calls in turns, in ms."""
-    timed = {name: lambda c=call: milliseconds(c) for name, call in calls.items()}  # type: ignore[misc]
+    timed = {name: lambda c=call: milliseconds(c) for name, call in calls.items()}
     return take_turns(timed, rounds, warm_up, pause_seconds)
 
 
