@@ -40,6 +40,8 @@ EVENT = re.compile(r"^.*?(\d+)/(\d+)\s+\[(\d+)\]\s+(\d+)\.(\d+):\s+sched:(\w+):\
 FIELD = re.compile(r"(\w+)=(.*?)(?= \w+=| ==>|$)")
 # Processes of a sandbox by what made them; the child of a runner waits until it becomes a command.
 CHILDREN = {"guest": "launcher", "launcher": "runner", "runner": "command"}
+# For each processor: with less, events of a busy machine are lost.
+BUFFER = "16M"
 # A process that ran before the window may have been switched to before it, too.
 EARLY_NS = 5_000_000
 
@@ -183,7 +185,8 @@ def record(env: DockerEnvironment, call: Callable[[], object], rounds: int) -> R
     with tempfile.TemporaryDirectory() as folder:
         data = str(Path(folder, "perf.data"))
         events = ",".join(f"sched:{event}" for event in EVENTS)
-        perf = subprocess.Popen(["perf", "record", "-q", "-a", "-k", "CLOCK_MONOTONIC", "-e", events, "-o", data])
+        options = ["-q", "-a", "-k", "CLOCK_MONOTONIC", "-m", BUFFER, "-e", events, "-o", data]
+        perf = subprocess.Popen(["perf", "record", *options])
         try:
             time.sleep(1)  # until it records; it does not say so
             calls = [once() for _ in range(rounds)]
