@@ -49,7 +49,7 @@ class FrameSender:
         self._sink = sink
         self._nonce = nonce
         self._sequence = 0
-        self._unsent = memoryview(b"")
+        self._unsent = self._rest = memoryview(b"")  # of the frame being sent: the first piece, and what follows it
         self._lock = threading.Lock()
         self._calm = threading.Condition()
         self._first = 0  # callers of ``send`` that have not sent yet
@@ -125,7 +125,7 @@ class FrameSender:
                         return
 
     def _begin(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
-        self._unsent = memoryview(wire.frame(self._nonce, self._sequence, kind, channel, payload))
+        self._unsent, self._rest = wire.frame_pieces(self._nonce, self._sequence, kind, channel, payload)
         self._sequence += 1
 
     def _flush(self) -> bool:
@@ -135,4 +135,6 @@ class FrameSender:
             if not sent:
                 return False
             self._unsent = self._unsent[sent:]
+            if not self._unsent:
+                self._unsent, self._rest = self._rest, self._unsent
         return True

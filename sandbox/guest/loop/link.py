@@ -43,7 +43,7 @@ class Link:
         self._flow_bytes = 0
         self._flow_next = False
         self._awaiting_room: deque[Callable[[], None]] = deque()
-        self._unsent = memoryview(b"")
+        self._unsent = self._rest = memoryview(b"")  # of the frame being sent: the first piece, and what follows it
         self._watched = False
         self._epoch = 0
         self._farewells: dict[int, bytes] = {}
@@ -105,7 +105,7 @@ class Link:
             if not self.lost:
                 announcement = wire.frame(self._nonce, self._sequence, wire.Kind.ROUTE, 0)
                 self._sequence += 1
-                self._unsent = memoryview(bytes(self._unsent) + announcement)
+                self._unsent = memoryview(self._take_unsent() + announcement)
                 self._next_fd = out_fd
                 self._pump()
             waiting = self._is_waiting()
@@ -121,14 +121,14 @@ class Link:
         with self._lock:
             self._clear()
             if out_fd != self._fd:
-                self._leave(self._fd, bytes(self._unsent) + answer)
+                self._leave(self._fd, self._take_unsent() + answer)
                 self._unsent = memoryview(self._farewells.pop(out_fd, b""))
                 self._reactor.unwatch(out_fd)
             if self._next_fd is not None:  # the earlier host will read from there, once it has read the rest
                 self._leave(self._next_fd, answer)
                 self._next_fd = None
             self._fd = out_fd
-            self._unsent = memoryview(bytes(self._unsent) + answer)
+            self._unsent = memoryview(self._take_unsent() + answer)
             self._nonce, self._sequence = nonce, 0
             self._epoch += 1
             self.lost = False
@@ -136,6 +136,12 @@ class Link:
             waiting = self._is_waiting()
         if waiting:
             self._watch()
+
+    def _take_unsent(self) -> bytes:
+        """Return what is left of the frame being sent, and forget it; the lock is held."""
+        unsent = bytes(self._unsent) + bytes(self._rest)
+        self._unsent = self._rest = memoryview(b"")
+        return unsent
 
     def _leave(self, fd: int, farewell: bytes) -> None:
         """Stop serving the host at ``fd``. It learns from ``farewell``, once it reads again, that it has lost the sandbox."""
@@ -215,7 +221,7 @@ class Link:
                 if head is None:
                     return
                 kind, channel, payload = head
-                self._unsent = memoryview(wire.frame(self._nonce, self._sequence, kind, channel, payload))
+                self._unsent, self._rest = wire.frame_pieces(self._nonce, self._sequence, kind, channel, payload)
                 self._sequence += 1
             try:
                 sent = os.write(self._fd, self._unsent)
@@ -228,10 +234,12 @@ class Link:
                 self._clear()
                 return
             self._unsent = self._unsent[sent:]
+            if not self._unsent:
+                self._unsent, self._rest = self._rest, self._unsent
 
     def _widen(self) -> bool:
         """Enlarge the full pipe if much is to be sent. Returns whether there may be room now; the lock is held."""
-        if self._wide_fd == self._fd or len(self._unsent) < LONG_BYTES:
+        if self._wide_fd == self._fd or len(self._unsent) + len(self._rest) < LONG_BYTES:
             return False
         self._wide_fd = self._fd
         try:

@@ -44,7 +44,9 @@ INPUT_FD, OUTPUT_FD = 3, 4
 MAX_MESSAGE = 64 * 1024 * 1024
 # The longest reply that a host accepts, unless the request names another limit.
 MAX_REPLY = 4 * 1024 * 1024
-_ZERO = b"\0\0\0"
+_ZERO, _NOTHING = b"\0\0\0", memoryview(b"")
+# Of a long payload this much is copied behind its header: enough for one write to be worth while.
+COPIED_BYTES = 16 * 1024
 _LENGTH = struct.Struct(">I")
 
 
@@ -87,6 +89,19 @@ def frame(nonce: bytes, sequence: int, kind: int, channel: int, payload: bytes |
     if len(payload) > MAX_PAYLOAD:
         raise ValueError("payload too long for one frame")
     return HEADER.pack(nonce, sequence & 0xFFFFFFFF, kind, _ZERO, channel, len(payload)) + payload
+
+
+def frame_pieces(
+    nonce: bytes, sequence: int, kind: int, channel: int, payload: bytes | memoryview
+) -> tuple[memoryview, memoryview]:
+    """Encode one frame in two pieces: the second is the rest of a long payload, not copied if nothing can change its bytes."""
+    if len(payload) <= COPIED_BYTES:
+        return memoryview(frame(nonce, sequence, kind, channel, payload)), _NOTHING
+    view = memoryview(payload)
+    if len(view) > MAX_PAYLOAD or not isinstance(view.obj, bytes):
+        return memoryview(frame(nonce, sequence, kind, channel, payload)), _NOTHING
+    header = HEADER.pack(nonce, sequence & 0xFFFFFFFF, kind, _ZERO, channel, len(view))
+    return memoryview(header + view[:COPIED_BYTES]), view[COPIED_BYTES:]
 
 
 class Decoder:

@@ -129,6 +129,20 @@ def test_a_message_and_its_blob_are_cut_without_a_copy_of_the_blob(head: int, si
         assert payload.obj is message or payload.obj is blob
 
 
+@pytest.mark.parametrize("size", [0, wire.COPIED_BYTES, wire.COPIED_BYTES + 1, wire.MAX_PAYLOAD])
+def test_a_frame_in_pieces_is_the_same_frame(size: int) -> None:
+    payload = bytes(n % 251 for n in range(size))
+    for given_payload in (payload, memoryview(payload), bytearray(payload), memoryview(bytearray(payload))):
+        first, rest = wire.frame_pieces(NONCE, 7, Kind.DATA, 3, given_payload)  # type: ignore[arg-type]
+        assert bytes(first) + bytes(rest) == wire.frame(NONCE, 7, Kind.DATA, 3, payload)
+        assert not rest or rest.obj is payload  # what could change before it is sent was copied
+
+
+def test_a_frame_in_pieces_has_its_limit_too() -> None:
+    with pytest.raises(ValueError, match="too long"):
+        wire.frame_pieces(NONCE, 0, Kind.DATA, 1, bytes(wire.MAX_PAYLOAD + 1))
+
+
 def test_an_assembler_holds_no_more_than_its_limit() -> None:
     assembler = Assembler(10)
     assembler.add(1, b"12345")
