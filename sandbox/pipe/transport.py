@@ -335,6 +335,8 @@ class Transport:
 
     def _ended(self, reason: str, detail: str) -> None:
         """Note that the pipe has ended. What follows takes time, unless the pipe was closed here."""
+        if self._connections is not None:  # at once: none of them is to end as if it were in order
+            self._connections.cut("the connection to the sandbox was cut")
         if self._closing:
             self._conclude(reason, detail)
             return
@@ -353,8 +355,6 @@ class Transport:
         if not self._closing:
             self._reading.stream.finish()
         self._reading.stream.close()  # the far end may still be open for writing, without a reader
-        if self._connections is not None:
-            self._connections.cut("the connection to the sandbox was cut")
         keep = None if self._closing or self._breaks_again(reason) else self._keep
         if keep is not None and self._reconnect(keep, reason, detail):
             return

@@ -34,6 +34,9 @@ TOOLS = {
     "guest/loop/link.py": "names the channels of the pipe and sends",
     "guest/protocol/json_text.py": "writes and reads the text of messages",
     "guest/protocol/wire.py": "is the format of the pipe",
+    "interrupts.py": "postpones signals",
+    "local/environment.py": "is the pipe's stream",
+    "pipe/frames.py": "finds frames in the bytes of the pipe",
 }
 EVENTS = {
     "guest/commands/command.py": "is entered by each event of the command: its output, its end",
@@ -44,7 +47,7 @@ TITLES = (
     "Guest, the event loop",
     "Guest, a worker thread",
     "Guest, the processes of the command",
-    "Host, the thread that reads the pipe",
+    "Host, the thread that reads the pipe",  # unless the caller does
     "Host, the caller's thread, back",
 )
 CALLS: dict[str, tuple[str, Callable[[LocalEnvironment], Any]]] = {
