@@ -200,7 +200,9 @@ def test_a_limit_is_waited_for_by_all_together() -> None:
         for thread in threads:
             thread.join()
     assert server.statuses.count(200) == 24
-    assert server.statuses.count(429) <= 30
+    # All twelve may ask before the first is refused. In each of the five windows after that the gate widens by one with each of
+    # the four that are served, so that at most five are under way when the next is refused.
+    assert server.statuses.count(429) <= 12 + 5 * 5
 
 
 def test_another_model_of_the_tree_waits_too_but_not_another_key() -> None:

@@ -1,6 +1,7 @@
 """A client tool, tested against a real PostgreSQL that only its sandbox reaches."""
 
 import os
+import re
 
 import pytest
 
@@ -38,4 +39,5 @@ def test_a_lost_server_is_reported(sandbox: DockerEnvironment) -> None:
     db.environment.kill(db.command_id).unwrap()
     ran = sandbox.run(f"{LEDGER} show")
     assert ran.unwrap().exit_code == 3
-    assert "server closed the connection unexpectedly" in ran.unwrap().stderr
+    # A connection that had sent something when it was closed is reset, by the rules of TCP.
+    assert re.search("server closed the connection unexpectedly|Connection reset by peer", ran.unwrap().stderr)
