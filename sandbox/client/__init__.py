@@ -1,0 +1,1 @@
+"""Sandboxes of a service, used like those on this host. Needs only httpx and pydantic."""
