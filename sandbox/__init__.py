@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sandbox.pipe.watching import CancelToken
 
     from .aio import AsyncEnvironment
+    from .client.aio import AsyncRemoteEnvironment
+    from .client.environment import RemoteEnvironment
     from .envelope import Envelope, Failure, Notice, Success
     from .errors import ErrorCode, OperationError, SandboxError, SandboxUnavailableError, ToolError
     from .limits import Limits
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncEnvironment": ".aio",
+    "AsyncRemoteEnvironment": ".client.aio",
     "AsyncSandboxPool": ".pool",
     "CancelToken": ".pipe.watching",
     "CommandError": ".environment.command_error",
@@ -52,12 +55,14 @@ _HOMES = {
     "SideService": ".network.services.side_service",
     "PackageCache": ".packages.cache",
     "PoolStats": ".standby",
+    "RemoteEnvironment": ".client.environment",
     "SandboxPool": ".pool",
     "FakeEnvironment": ".testing",
 }
 
 __all__ = [
     "AsyncEnvironment",
+    "AsyncRemoteEnvironment",
     "AsyncSandboxPool",
     "CancelToken",
     "CommandError",
@@ -76,6 +81,7 @@ __all__ = [
     "PackageCache",
     "PoolStats",
     "Ready",
+    "RemoteEnvironment",
     "SandboxError",
     "SandboxPool",
     "SandboxUnavailableError",

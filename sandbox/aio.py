@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from sandbox.environment.async_sessions import AsyncSession
@@ -165,13 +165,14 @@ class AsyncEnvironment(GeneratedCoroutines):
 
     @property
     def _networked(self) -> SandboxedEnvironment:
-        if not isinstance(self.environment, SandboxedEnvironment):
+        """The environment, which has the methods of ``SandboxedEnvironment`` on the network; a remote one has them, too."""
+        if not hasattr(type(self.environment), "network"):
             raise SandboxError(
                 ErrorCode.operation_not_supported,
                 f"{type(self.environment).__name__} has no network of its own.",
                 "Use DockerEnvironment(network=...).",
             )
-        return self.environment
+        return cast("SandboxedEnvironment", self.environment)
 
     async def describe(self) -> dict[str, str]:
         """See ``Environment.describe``."""

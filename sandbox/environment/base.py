@@ -12,11 +12,12 @@ import math
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, Unpack, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -31,15 +32,17 @@ from sandbox.readers import Hint
 from sandbox.state.methods import StateMethods
 from sandbox.text.wording import value_text
 
-from .call_errors import check_request
+from .call_errors import check_request, raise_if_wrong_call
 from .generated_methods import LogsOptions
 from .host_actions import (
+    MOST_OWED,
     HostCallTimeoutError,
     call_with_deadline,
     checked_result,
     failure_of_exception,
     failure_of_stopped,
     failure_of_unstopped,
+    hearing,
 )
 from .methods import OperationMethods
 from .secrets import Secrets
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
     from sandbox.network.connections import Connection
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Failures after which doing it again may work, where doing it twice does no harm.
 _RETRYABLE_WHEN_IDEMPOTENT = {"timeout", "io_error", "connection_failed", "transfer_incomplete", "too_many_processes"}
@@ -134,15 +139,27 @@ class Environment(OperationMethods, StateMethods):
         operation = getattr(action, "operation", None)
         if operation is not None and operation in OPERATIONS:
             return self._operate(action, operation, args, metadata)
-        answer = self._call(action, args, metadata, started)
+        with hearing() as heard:
+            answer = self._call(action, args, metadata, started)
+        passed_on = answer.notices if isinstance(answer, Failure) else answer.get("notices") or ()
+        # Notices of the function's own requests go to the next answer, unless the function passes them on.
+        self._owed.extend(n for n in heard if n not in passed_on and n.to_dict() not in passed_on)
         masked: dict[str, Any] = self.hidden.data(answer if isinstance(answer, dict) else answer.to_dict())
         if late := self._owed_notices():
             masked["notices"] = [*(masked.get("notices") or ()), *(notice.to_dict() for notice in late)]
         return masked
 
     def _owed_notices(self) -> tuple[Notice, ...]:
-        """Return the notices that no answer has carried yet, each once."""
-        return ()
+        """Return the notices that no answer has carried yet, each once: some came with requests that have no envelope."""
+        found = []
+        with suppress(IndexError):  # several threads may be answered at once
+            while True:
+                found.append(self._owed.popleft())
+        return tuple(found)
+
+    @cached_property
+    def _owed(self) -> deque[Notice]:
+        return deque(maxlen=MOST_OWED)
 
     @cached_property
     def hidden(self) -> Secrets:
@@ -277,6 +294,26 @@ class Environment(OperationMethods, StateMethods):
         """
         check_request(request, watch)
         raise _unsupported(request.operation)
+
+    def _answered(self, kind: type[Request], work: Callable[[float], Envelope[T]]) -> Envelope[T]:
+        """Return what ``work`` answers, or the failure for what it raised; ``work`` is given the present time (monotonic)."""
+        started = time.monotonic()
+        try:
+            return work(started)
+        except ValidationError as error:
+            raise_if_wrong_call(kind, error)
+            return invalid_arguments(kind, error, self.hidden.mask.text)
+        except SandboxError as error:
+            if error.code is ErrorCode.sandbox_closed:
+                raise
+            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+        except OSError as error:  # of the host's files; the pipe's own are worded by the transport
+            message = (
+                f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
+            )
+            return Failure(
+                ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown"
+            )
 
     def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[op.UploadResult]:
         return Failure.of(_unsupported("upload"))

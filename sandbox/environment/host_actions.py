@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from sandbox.envelope import Failure
+from sandbox.envelope import Failure, Notice
 from sandbox.errors import ErrorCode, SandboxError
 
 # Exceptions after which the same call can work another time (the tool did not get through to what it needed).
@@ -20,6 +21,45 @@ STOP_SECONDS = 4.0
 
 # What stops the present call: one list for each deadline that the call is under.
 _STOPS: contextvars.ContextVar[tuple[list[Callable[[], None]], ...]] = contextvars.ContextVar("stops", default=())
+
+
+# Notices that wait for the next answer; a guest sends fewer.
+MOST_OWED = 20
+# Notices that come once, with the answer to any request: they are not for the caller of that request alone.
+ONCE = frozenset(
+    {
+        "command_ended",
+        "server_listening",
+        "cpu_limit",
+        "lifetime_ending",
+        "idle_ending",
+        "service_ended",
+        "reconnected",
+        "memory_nearly_full",
+        "disk_nearly_full",
+        "write_lost",
+        "processes_nearly_full",
+    }
+)
+# The notices of the requests that the function of a tool makes.
+_heard: contextvars.ContextVar[list[Notice] | None] = contextvars.ContextVar("heard", default=None)
+
+
+@contextmanager
+def hearing() -> Iterator[list[Notice]]:
+    """Collect the notices that come once and are given to ``hear`` during the block."""
+    heard: list[Notice] = []
+    token = _heard.set(heard)
+    try:
+        yield heard
+    finally:
+        _heard.reset(token)
+
+
+def hear(notices: Iterable[Notice]) -> None:
+    """Note the notices of an answer for the tool whose function asked, if one did."""
+    if (heard := _heard.get()) is not None:
+        heard += [n for n in notices if n.code in ONCE]
 
 
 class HostCallTimeoutError(Exception):

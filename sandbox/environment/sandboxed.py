@@ -6,14 +6,10 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-from pydantic import ValidationError
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_types
@@ -39,8 +35,9 @@ from sandbox.state.methods import MOST_CHANGES
 from sandbox.text.wording import duration, size
 from sandbox.transfers.copying import Incoming, outgoing
 
-from .base import Approver, Environment, invalid_arguments
-from .call_errors import check_request, raise_if_wrong_call
+from .base import Approver, Environment
+from .call_errors import check_request
+from .host_actions import hear
 from .network import SandboxNetwork, check_network, check_ports
 from .pausing import Pause
 from .services import PACKAGE_MANAGERS, SandboxServices
@@ -49,26 +46,6 @@ if TYPE_CHECKING:
     from sandbox.text.screen import Screens
 
 T = TypeVar("T")
-# Notices that wait for the next answer; a guest sends fewer.
-MOST_OWED = 20
-# Notices that come once, with the answer to any request: they are not for the caller of that request alone.
-ONCE = frozenset(
-    {
-        "command_ended",
-        "server_listening",
-        "cpu_limit",
-        "lifetime_ending",
-        "idle_ending",
-        "service_ended",
-        "reconnected",
-        "memory_nearly_full",
-        "disk_nearly_full",
-        "write_lost",
-        "processes_nearly_full",
-    }
-)
-# The notices of the requests that the function of a tool makes.
-_heard: ContextVar[list[Notice] | None] = ContextVar("heard", default=None)
 # A prompt is not kept waiting for what is left of the sandbox.
 LOOK_SECONDS = 1.0
 # What a start takes at its most, and the way back from half of one.
@@ -140,7 +117,6 @@ class SandboxedEnvironment(Environment):
         )
         self._starting = threading.RLock()
         self._start_error: SandboxError | None = None
-        self._owed: deque[Notice] = deque(maxlen=MOST_OWED)
         # Ids of commands that the host's program runs for itself, such as a kernel: notices of them reach no model.
         self.internal_commands: set[str] = set()
         self._host = _Host(self._live, self._network.usage)
@@ -469,7 +445,7 @@ class SandboxedEnvironment(Environment):
         check_request(request, watch)
         started = time.monotonic()
         prepared = self._with_variables(request, request.prepare(self.limits))
-        if (watch := _watch_of(request, prepared, watch)) is not None:
+        if (watch := watch_of(request, prepared, watch)) is not None:
             watch = watch.masked(self.hidden.mask) if self.hidden else watch
             prepared = replace(request.reading_from(prepared, watch.stdin), watch=watch)
         return PreparedCall(request, prepared, watch, started)
@@ -525,8 +501,7 @@ class SandboxedEnvironment(Environment):
         duration_ms = (time.monotonic() - started) * 1000
         of_services = self._services.notices()
         notices = (*self._owed_notices(), *self._notices_in(fields), *of_services)
-        if (heard := _heard.get()) is not None:
-            heard += [n for n in notices if n.code in ONCE]
+        hear(notices)
         notices = (*notices, *notices_of(list(of_result)))
         fault = fields.get("fault")
         if fault is None:
@@ -550,26 +525,6 @@ class SandboxedEnvironment(Environment):
             installers = " or ".join(PACKAGE_MANAGERS) if self.network.mode in ("open", "bridge") else ""
         return {"installers": installers, "read_only_root": self.backend.describe().read_only_root}
 
-    def _call(self, *call: Any) -> dict[str, Any] | Failure[Any]:
-        """See the base class. Notices of the function's own requests go to the next answer, unless the function passes them on."""
-        heard: list[Notice] = []
-        token = _heard.set(heard)
-        try:
-            answer = super()._call(*call)
-        finally:
-            _heard.reset(token)
-        passed_on = answer.notices if isinstance(answer, Failure) else answer.get("notices") or ()
-        self._owed.extend(n for n in heard if n not in passed_on and n.to_dict() not in passed_on)
-        return answer
-
-    def _owed_notices(self) -> tuple[Notice, ...]:
-        """See the base class. They came with requests that rendered the prompt, which have no envelope."""
-        found = []
-        with contextlib.suppress(IndexError):  # several threads may be answered at once
-            while True:
-                found.append(self._owed.popleft())
-        return tuple(found)
-
     def upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
     ) -> Envelope[op.UploadResult]:
@@ -592,7 +547,7 @@ class SandboxedEnvironment(Environment):
             reply = self._live().request("upload", request.model_dump(), timeout_seconds=SILENCE_SECONDS, body=body)
             return self._envelope(request, request.read_reply(reply, self._host), started)
 
-        return self.hidden.envelope(self._guarded(op.Upload, work))
+        return self.hidden.envelope(self._answered(op.Upload, work))
 
     def download(
         self,
@@ -619,26 +574,7 @@ class SandboxedEnvironment(Environment):
                     )
                 return envelope
 
-        return self.hidden.envelope(self._guarded(op.Download, work))
-
-    def _guarded(self, kind: type[op.Request], work: Callable[[float], Envelope[T]]) -> Envelope[T]:
-        started = time.monotonic()
-        try:
-            return work(started)
-        except ValidationError as error:
-            raise_if_wrong_call(kind, error)
-            return invalid_arguments(kind, error, self.hidden.mask.text)
-        except SandboxError as error:
-            if error.code is ErrorCode.sandbox_closed:
-                raise
-            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
-        except OSError as error:  # of the host's files; the pipe's own are worded by the transport
-            message = (
-                f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
-            )
-            return Failure(
-                ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown"
-            )
+        return self.hidden.envelope(self._answered(op.Download, work))
 
     def secret(self, name: str, value: str, *, always: bool = True) -> None:
         """See ``Environment.secret``. Programs in the sandbox can read it: it is masked in what comes out, and no more."""
@@ -766,7 +702,7 @@ def end_words(limits: Limits) -> str:
     return f" The sandbox ends by itself {' and '.join(ends)}." if ends else ""
 
 
-def _watch_of(request: op.Request, prepared: Prepared, watch: Watch | None) -> Watch | None:
+def watch_of(request: op.Request, prepared: Prepared, watch: Watch | None) -> Watch | None:
     """Return the watch, with the onlooker of a command that is waited for.
 
     Raises OperationError where there is nothing to watch, or it was cancelled before it began.

@@ -1,7 +1,7 @@
 """Requests and envelopes as JSON: what the HTTP service and its clients exchange.
 
-A text stands for bytes wherever it can. The bytes that a result has beside its texts (``stdout_bytes`` and the like) are part of the
-envelope only for a client that asks for them: base64 in ``bytes``, by field, without those that are the UTF-8 of their text.
+A text stands for bytes wherever it can. The bytes that a result has beside its texts (``stdout_bytes`` and the like) are part of
+the envelope only for a client that asks for them: base64 in ``bytes``, by field, without those that are the UTF-8 of their text.
 """
 
 from __future__ import annotations

@@ -1,0 +1,476 @@
+"""RemoteEnvironment: a sandbox of a service, used like one on this host."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from sandbox import operations as op
+from sandbox.argument_types import HOST_PATH, check_types, check_variables
+from sandbox.docker.container import certificates as trust
+from sandbox.docker.container.create import WORKSPACE
+from sandbox.docker.container.profiles import find_profile
+from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
+from sandbox.envelope import Envelope, Failure, Success
+from sandbox.environment.base import Approver, Environment
+from sandbox.environment.call_errors import check_request
+from sandbox.environment.host_actions import hear
+from sandbox.environment.network import check_network
+from sandbox.environment.sandboxed import checked_folders, watch_of
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.limits import Limits
+from sandbox.network.policy import Network
+from sandbox.operations.wire import read_envelope, request_data
+from sandbox.pipe import forked_processes as forks
+from sandbox.pipe.watching import Watch
+from sandbox.transfers.copying import Incoming, outgoing
+
+from .asking import BYTES_TOO, INLINE_STDIN_BYTES, Asked
+from .codes import ProblemCode
+from .service import Call, Service, nonsense
+from .state import RemoteState
+from .transfers import download, upload
+
+log = logging.getLogger(__name__)
+
+# A start may wait for an image to be built.
+START_SECONDS = 600.0
+# A prompt is not kept waiting for the description of the sandbox.
+LOOK_SECONDS = 2.0
+CLOSE_SECONDS = 10.0
+
+
+class RemoteEnvironment(RemoteState, Environment):
+    """A sandbox of the service at ``url``; use it as a context manager, or ``start()`` and ``close()``.
+
+    ``url`` and ``api_key`` are those of GAMEBOX_URL and GAMEBOX_API_KEY unless they are given. The other options are those of
+    ``DockerEnvironment``; ``workspace`` and ``ca_bundle`` are read here and uploaded. The service decides what of them it allows.
+    ``metadata`` are texts to find the sandbox by.
+
+    ``close`` deletes the sandbox, or leaves it running with ``keep``; ``attach`` finds it by its id. The service ends it when
+    its time to live is over, also if this process is gone: ``time_to_live_seconds``, and ``limits.idle_seconds`` without
+    work. May be used by many threads at once. Raises SandboxError.
+    """
+
+    def __init__(
+        self,
+        image: str = DEFAULT_IMAGE,
+        workspace: str | os.PathLike[str] | None = None,
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        limits: Limits | None = None,
+        network: Network | None = None,
+        env: Mapping[str, str] | None = None,
+        ca_bundle: str | os.PathLike[str] | None = None,
+        approver: Approver | None = None,
+        profile: str = "default",
+        track_changes: bool = True,
+        read_roots: Sequence[str] = (),
+        keep: bool = False,
+        time_to_live_seconds: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(approver)
+        check_types(
+            "RemoteEnvironment",
+            image=(image, str),
+            workspace=(workspace, HOST_PATH | None),
+            ca_bundle=(ca_bundle, HOST_PATH | None),
+            profile=(profile, str),
+            keep=(keep, bool),
+            time_to_live_seconds=(time_to_live_seconds, int | float | None),
+        )
+        check_variables("RemoteEnvironment", env or {})
+        self.service = Service(url, api_key)
+        self.image, self.profile, self.keep = image, profile, keep
+        self.limits = limits or Limits()
+        self.track_changes = track_changes
+        # See ``SandboxedEnvironment``.
+        self.internal_commands: set[str] = set()
+        self._network = Network.none() if network is None else check_network(network)
+        self._workspace = None if workspace is None else _checked_workspace(Path(workspace))
+        self._ca_bundle = None if ca_bundle is None else trust.merge_host_certificates(Path(ca_bundle))
+        spec = SandboxSpec(
+            image=image,
+            limits=self.limits,
+            network=self._network,
+            profile=profile,
+            track_changes=track_changes,
+            read_roots=checked_folders(read_roots),
+        )
+        self._body: dict[str, Any] = {
+            **spec.to_data(),
+            **({"env": dict(env)} if env else {}),
+            **({"metadata": dict(metadata)} if metadata else {}),
+            **({} if time_to_live_seconds is None else {"time_to_live_seconds": time_to_live_seconds}),
+        }
+        self._pid = os.getpid()
+        self._starting = threading.RLock()
+        self._changing = threading.RLock()
+        self._start_error: SandboxError | None = None
+        # Made once: a start that is sent again makes no second sandbox.
+        self._idempotency_key = secrets.token_hex(16)
+        self._id: str | None = None
+        self._closed = False
+        self._description: dict[str, str] = {}
+
+    @classmethod
+    def attach(
+        cls,
+        id: str,  # noqa: A002
+        *,
+        url: str | None = None,
+        api_key: str | None = None,
+        approver: Approver | None = None,
+    ) -> Self:
+        """Return an environment of a sandbox that runs on the service, started; ``close`` leaves it running.
+
+        Raises SandboxError ``sandbox_not_found``.
+        """
+        env = cls(url=url, api_key=api_key, approver=approver, keep=True)
+        env._take(env.service.json(Call("GET", _path_of(id), repeatable=True)))
+        return env
+
+    @property
+    def id(self) -> str:
+        """The id of the sandbox on the service. Raises SandboxError before the start."""
+        return self._path().rpartition("/")[2]
+
+    # Start and end
+
+    def start(self) -> Self:
+        """Start the sandbox; does nothing when it is started. Raises SandboxError; nothing is left behind then."""
+        forks.check(self._pid)
+        with self._starting:
+            if self._start_error is not None:
+                raise self._start_error
+            if self._id is None:
+                try:
+                    self._start()
+                except SandboxError as error:
+                    self._start_error = error
+                    raise
+        return self
+
+    def _start(self) -> None:
+        if self._closed:
+            raise _closed()
+        keep, self.keep = self.keep, False  # one that is to be kept is not left by a start that failed
+        try:
+            call = Call(
+                "POST",
+                "/v1/sandboxes",
+                json.dumps(self._body).encode(),
+                headers={"Idempotency-Key": self._idempotency_key},
+                read_seconds=START_SECONDS,
+                repeatable=True,
+            )
+            self._take(self.service.json(call))
+            self._fill()
+            if self._closed:
+                raise _closed()
+        except BaseException:
+            self.close()
+            raise
+        self.keep = keep
+
+    def _take(self, found: Any) -> None:
+        """Use the sandbox that the service has described."""
+        try:
+            self._id, self.image = str(found["id"]), str(found["image"])
+            self.limits = Limits(**found["limits"])
+            self._network = SandboxSpec.from_data({"network": found["network"]}).network
+            self._description = {str(name): str(text) for name, text in (found["description"] or {}).items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise nonsense(self.service, "/v1/sandboxes") from error
+
+    def _fill(self) -> None:
+        """Copy in what the sandbox starts with. Raises SandboxError."""
+        if self._ca_bundle is not None:
+            profile = find_profile(self.profile)
+            path = trust.bundle_path(profile)
+            self.upload(self._ca_bundle, path).unwrap()
+            self.upload(trust.apt_configuration(path), trust.apt_path(profile)).unwrap()
+        if self._workspace is not None:
+            self._upload(self._workspace, WORKSPACE, initial=True).unwrap()
+
+    def close(self, *, wait: bool = False) -> None:  # noqa: ARG002
+        """Delete the sandbox and everything in it, or leave a kept one running; may be called more than once.
+
+        A service that cannot be reached ends it when its time is over; that is logged. Does nothing in a process that was forked
+        from the one that made the environment.
+        """
+        self._end(delete=not self.keep)
+
+    def remove(self) -> None:
+        """Delete the sandbox and everything in it, also a kept one; may be called more than once. Raises SandboxError."""
+        if error := self._end(delete=True):
+            raise error
+
+    def _end(self, *, delete: bool) -> SandboxError | None:
+        if forks.forked_since(self._pid):
+            return None
+        self._closed = True
+        ident, error = self._id, None
+        if ident is not None and delete:
+            try:
+                call = Call("DELETE", _path_of(ident), read_seconds=START_SECONDS, repeatable=True)
+                self.service.request(replace(call, patience_seconds=CLOSE_SECONDS))
+                self._id = None
+            except SandboxError as raised:
+                if raised.code is not ErrorCode.sandbox_not_found:
+                    log.warning("the sandbox %s was not deleted: %s", ident, raised)
+                    error = raised
+        self.service.close()
+        return error
+
+    def _path(self) -> str:
+        """Return the address of a sandbox that is in use. Raises SandboxError."""
+        forks.check(self._pid)
+        if self._closed:
+            raise _closed()
+        if self._id is None:
+            hint = "Use it inside a with block, or call start() first."
+            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", hint)
+        return _path_of(self._id)
+
+    def _summary(self) -> tuple[str, ...]:
+        state = "closed" if self._closed else "not started" if self._id is None else self._id
+        return self.image, "at", self.service.url, state
+
+    # Pause, time and network
+
+    def pause(self) -> None:
+        """Stop every process in the sandbox until ``resume``; does nothing when it is paused. Raises SandboxError."""
+        self._change("POST", "/pause")
+
+    def resume(self) -> None:
+        """Let the sandbox go on; does nothing when it is not paused. Raises SandboxError."""
+        self._change("POST", "/resume")
+
+    def update(self, *, time_to_live_seconds: float | None = None, metadata: Mapping[str, str] | None = None) -> None:
+        """Have the sandbox live for that long from now on, or replace its metadata. Raises SandboxError."""
+        changes = {"time_to_live_seconds": time_to_live_seconds, "metadata": None if metadata is None else dict(metadata)}
+        self._change("PATCH", "", {name: value for name, value in changes.items() if value is not None})
+
+    def _change(self, method: str, place: str, body: Mapping[str, Any] | None = None) -> None:
+        data = None if body is None else json.dumps(body).encode()
+        self.service.request(Call(method, self._path() + place, data, repeatable=True))
+
+    @property
+    def network(self) -> Network:
+        """The current policy; set another, or use ``allow`` and ``deny``, also while the sandbox runs. Raises SandboxError."""
+        return self._network
+
+    @network.setter
+    def network(self, network: Network) -> None:
+        data = SandboxSpec(network=check_network(network)).to_data().get("network", {"mode": "none"})
+        with self._changing:
+            if self._id is None and not self._closed:
+                self._body["network"] = data
+            else:
+                self._change("PATCH", "", {"network": data})
+            self._network = network
+
+    def allow(self, *rules: str) -> Network:
+        """See ``SandboxedEnvironment.allow``."""
+        with self._changing:
+            self.network = changed = self._network.with_rules(*rules)
+        return changed
+
+    def deny(self, *rules: str) -> Network:
+        """See ``SandboxedEnvironment.deny``."""
+        with self._changing:
+            self.network = changed = self._network.without(*rules)
+        return changed
+
+    @property
+    def on_connection(self) -> Callable[..., None] | None:
+        """None: the service sees the connections, and does not pass them on."""
+        return None
+
+    @on_connection.setter
+    def on_connection(self, call: Callable[..., None] | None) -> None:
+        if call is not None:
+            raise _unsupported("on_connection", "The service sees the connections.")
+
+    def forward(self, port: int, host_port: int = 0) -> Envelope[Any]:  # noqa: ARG002
+        """Answer the failure ``operation_not_supported``."""
+        return Failure.of(_unsupported("forward", "Ports of a remote sandbox do not lead to this host."))
+
+    def forwards(self) -> tuple[Any, ...]:
+        """Return ()."""
+        return ()
+
+    # Operations
+
+    def secret(self, name: str, value: str, *, always: bool = True) -> None:
+        """See ``Environment.secret``. It is sent with each command that gets it, and masked here; the service does not keep it."""
+        self.hidden.add(name, value, always)
+
+    def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
+        """See ``Environment.perform``."""
+        check_request(request, watch)
+        path = self._path()
+        request = self._with_variables(request)
+        prepared = request.prepare(self.limits)
+        source = prepared.source
+        if len(prepared.stdin) > INLINE_STDIN_BYTES and not getattr(request, "background", False):
+            source = prepared.stdin
+        if (watch := watch_of(request, prepared, watch)) is not None:
+            watch = watch.masked(self.hidden.mask) if self.hidden else watch
+            source = request.reading_from(prepared, watch.stdin).source if watch.stdin is not None else source
+        if source is not None:
+            request = request.model_copy(update={"stdin": None})
+        ident = getattr(request, "request_id", None) or secrets.token_hex(12)
+        asked = Asked(self.service, path, request, prepared, watch, source, ident)
+        try:
+            answer = asked.carry_out()
+        except SandboxError as error:
+            raise self._explained(error) from error
+        return self._with_owed(answer)
+
+    def _with_variables(self, request: op.Request) -> op.Request:
+        """Give a command the secrets that it gets by itself or has asked for, unless it sets these variables itself."""
+        if not isinstance(request, op.Run):
+            return request
+        variables = self.hidden.variables(request.secrets)
+        if not variables and not request.secrets:
+            return request
+        return request.model_copy(update={"env": {**variables, **(request.env or {})}, "secrets": None})
+
+    def _explained(self, error: SandboxError) -> SandboxError:
+        """Return the error to raise: of a sandbox that is gone, or of what the caller did."""
+        if error.code is ErrorCode.sandbox_not_found:
+            message = f"The service has no sandbox {self._id} any more: it was deleted, or its time was over."
+            return SandboxUnavailableError("closed" if self._closed else "removed", message, "Start another one.")
+        if error.code is ProblemCode.request_id_reused:
+            error.code = ErrorCode.invalid_arguments
+        return error
+
+    def _with_owed(self, answer: Envelope[Any]) -> Envelope[Any]:
+        hear(answer.notices)
+        owed = self._owed_notices()
+        return replace(answer, notices=(*owed, *answer.notices)) if owed else answer
+
+    def upload(
+        self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
+    ) -> Envelope[op.UploadResult]:
+        """See ``OperationMethods.upload``; ``mode`` is the file's, where it should not be the host file's own."""
+        data = (data_or_path, bytes | bytearray | memoryview | HOST_PATH)
+        check_types("upload", data_or_path=data, path=(path, str), mode=(mode, int | None))
+        return self._upload(data_or_path, path, mode=mode)
+
+    def _upload(
+        self,
+        data_or_path: bytes | str | os.PathLike[str],
+        path: str,
+        *,
+        mode: int | None = None,
+        initial: bool = False,
+    ) -> Envelope[op.UploadResult]:
+        def work(_: float) -> Envelope[op.UploadResult]:
+            address, limit = self._path(), self.limits.transfer_bytes
+            kind, own_mode, first = outgoing(data_or_path, limit)
+            mode_or_own = own_mode if mode is None else mode
+            request = op.Upload(path=path, kind=kind, mode=mode_or_own)  # a wrong one is not sent
+            params = {"path": request.path, **({} if mode_or_own is None else {"mode": f"{mode_or_own:o}"})}
+            params |= {"initial": "true"} if initial else {}
+            del first  # made anew each time it is sent
+            headers = {"X-Request-Id": secrets.token_hex(12)}
+            data = upload(self.service, address, kind, params, lambda: outgoing(data_or_path, limit)[2], headers)
+            return self._read(op.UploadResult, data, "upload")
+
+        return self.hidden.envelope(self._answered(op.Upload, work))
+
+    def download(
+        self,
+        path: str,
+        to: str | os.PathLike[str] | None = None,
+        *,
+        without: Sequence[str] = (),
+        overwrite: bool = False,
+    ) -> Envelope[op.DownloadResult]:
+        """See ``OperationMethods.download``."""
+        check_types("download", path=(path, str), to=(to, HOST_PATH | None), without=(without, Sequence))
+
+        def work(_: float) -> Envelope[op.DownloadResult]:
+            address = self._path()
+            request = op.Download(path=path, without=tuple(without))
+            with Incoming(to, self.limits.transfer_bytes, overwrite=overwrite) as incoming:
+                headers = {"X-Request-Id": secrets.token_hex(12)}
+                data = download(self.service, address, request_data(request), headers, incoming.take)
+                answer: Envelope[op.DownloadResult] = self._read(op.DownloadResult, data, "download")
+                if isinstance(answer, Success):
+                    return replace(answer, result=incoming.finish(answer.result))
+                return answer
+
+        return self.hidden.envelope(self._answered(op.Download, work))
+
+    def _read(self, kind: type[Any], data: Any, what: str) -> Envelope[Any]:
+        try:
+            return self._with_owed(read_envelope(kind, data))
+        except (ValueError, KeyError) as error:
+            raise nonsense(self.service, what) from error
+
+    def _ask_for_state(self, method: str, args: Mapping[str, Any], kind: type[Any]) -> Envelope[Any]:
+        """See ``RemoteState``."""
+        headers = {"X-Request-Id": secrets.token_hex(12), **BYTES_TOO}
+        body = json.dumps(args).encode()
+        call = Call("POST", f"{self._path()}/{method}", body, headers=headers, read_seconds=START_SECONDS, repeatable=True)
+        return self.hidden.envelope(self._read(kind, self.service.json(call), method))
+
+    # Description
+
+    def describe(self) -> dict[str, str]:
+        """Return short sections for the prompt, as the service has them now; the last known ones if it does not answer."""
+        if self._id is not None and not self._closed and not forks.forked_since(self._pid):
+            call = Call("GET", _path_of(self._id), read_seconds=LOOK_SECONDS, repeatable=True, patience_seconds=0)
+            try:
+                found = self.service.json(call)
+                self._description = {str(name): str(text) for name, text in found["description"].items()}
+            except (SandboxError, KeyError, TypeError, AttributeError):
+                log.info("the service did not describe the sandbox", exc_info=True)
+        shown = {name: self.hidden.mask.text(text) for name, text in self._description.items()}
+        return _between(shown, self.hidden.describe(), before="limits")
+
+
+def _between(sections: Mapping[str, str], more: Mapping[str, str], before: str) -> dict[str, str]:
+    """Return the sections with ``more`` before one of them: the order stays, so that a prompt's beginning does."""
+    names = list(sections)
+    at = names.index(before) if before in names else len(names)
+    return {**{name: sections[name] for name in names[:at]}, **more, **{name: sections[name] for name in names[at:]}}
+
+
+def _path_of(ident: str) -> str:
+    if not ident.isascii() or not ident.isalnum():
+        raise SandboxError(
+            ErrorCode.sandbox_not_found, f"{ident!r:.80} is not the id of a sandbox.", "See gamebox ls --remote."
+        )
+    return f"/v1/sandboxes/{ident}"
+
+
+def _checked_workspace(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise SandboxError(
+            ErrorCode.workspace_invalid,
+            f"The workspace {str(folder)!r} is not a folder.",
+            "Give a folder that exists.",
+        )
+    return folder
+
+
+def _closed() -> SandboxError:
+    return SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Make a new environment.")
+
+
+def _unsupported(what: str, why: str) -> SandboxError:
+    return SandboxError(ErrorCode.operation_not_supported, f"RemoteEnvironment has no {what}: {why}", "Use DockerEnvironment.")

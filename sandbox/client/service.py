@@ -1,0 +1,313 @@
+"""The address of a service and the key to it: HTTP requests, sent again where that is safe, and their errors in our words."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+
+from .codes import ProblemCode
+
+# A service that restarts is ready within 2 s; one that was never reached is given up sooner.
+RECONNECT_SECONDS = 30.0
+FIRST_SECONDS = 2.0
+CONNECT_SECONDS = 5.0
+WRITE_SECONDS = 60.0
+READ_SECONDS = 30.0
+# Shorter than the 5 s after which servers close connections that nobody uses.
+IDLE_SECONDS = 4.0
+LEAST_WAIT_SECONDS, MOST_WAIT_SECONDS = 0.05, 1.0
+# What a host that has vanished costs: its end of a connection answers nothing any more.
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    ),
+)
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+# Nothing was done where one of these was answered, or raised.
+_NOTHING_DONE = frozenset({429, 503})
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+# Answered by a proxy whose service is gone.
+_GATEWAY = frozenset({502, 504})
+
+URL, API_KEY = "GAMEBOX_URL", "GAMEBOX_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request. ``content`` makes its body anew each time it is sent.
+
+    ``repeatable`` says that twice does no harm; ``joins`` that the second one waits for the answer of the first. A service that
+    does not answer is tried for ``patience_seconds``.
+    """
+
+    method: str
+    path: str
+    json: bytes | None = None
+    content: Callable[[], Iterable[bytes]] | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    read_seconds: float | None = READ_SECONDS
+    write_seconds: float | None = WRITE_SECONDS
+    repeatable: bool = False
+    joins: bool = False
+    patience_seconds: float | None = None
+
+
+class Service:
+    """A service, by ``url`` and ``api_key`` or GAMEBOX_URL and GAMEBOX_API_KEY. May be used by many threads.
+
+    Raises SandboxError ``invalid_configuration`` for a missing or invalid address or key.
+    """
+
+    def __init__(self, url: str | None = None, api_key: str | None = None) -> None:
+        self.url, loopback = _checked_url(url or os.environ.get(URL))
+        headers = {"Authorization": f"Bearer {_checked_key(api_key or os.environ.get(API_KEY))}"}
+        # The proxies of the environment are no way to this host.
+        proxy = not loopback and any(os.environ.get(name) for name in _PROXIES)
+        self._options: dict[str, Any] = {"base_url": self.url, "headers": headers, "trust_env": not loopback}
+        self._direct = not proxy
+        self._lock = threading.Lock()
+        self._client: httpx.Client | None = None
+        self._answered = False
+
+    def __repr__(self) -> str:
+        return f"<Service {self.url}>"
+
+    @property
+    def client(self) -> httpx.Client:
+        """The connections to the service; made when they are needed."""
+        with self._lock:
+            if self._client is None:
+                pool = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=IDLE_SECONDS)
+                transport = httpx.HTTPTransport(limits=pool, socket_options=_KEEPALIVE) if self._direct else None
+                self._client = httpx.Client(**self._options, transport=transport, limits=pool)
+            return self._client
+
+    def close(self) -> None:
+        """Close the connections; the next request opens others."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def request(self, call: Call) -> httpx.Response:
+        """Send the request and return the answer, read to its end. Raises SandboxError for all but a 2xx."""
+        return self._attempt(call, self._read)
+
+    def json(self, call: Call) -> Any:
+        """Send the request and return the data of the answer. Raises SandboxError."""
+        response = self.request(call)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise _nonsense(self.url, f"{call.method} {call.path}") from error
+
+    @contextmanager
+    def stream(self, call: Call) -> Iterator[httpx.Response]:
+        """Send the request, and let the block read the answer as it comes. Raises SandboxError for all but a 2xx.
+
+        What the connection raises in the block is left to the block.
+        """
+        response = self._attempt(call, self._open)
+        try:
+            yield response
+        finally:
+            response.close()
+
+    def attempts(self, call: Call) -> Attempts:
+        """Return what decides whether the request is sent again."""
+        seconds = RECONNECT_SECONDS if self._answered else FIRST_SECONDS
+        return Attempts(
+            self.url, call.repeatable, seconds if call.patience_seconds is None else call.patience_seconds
+        )
+
+    def is_alive(self) -> bool:
+        """Return whether the service answers at all."""
+        with suppress(SandboxError):
+            return self.request(Call("GET", "/healthz", read_seconds=CONNECT_SECONDS, patience_seconds=0)).is_success
+        return False
+
+    def _attempt(self, call: Call, send: Callable[[Call], httpx.Response]) -> httpx.Response:
+        attempts = self.attempts(call)
+        while True:
+            try:
+                response = send(call)
+            except httpx.TransportError as error:
+                if call.joins and isinstance(error, httpx.ReadTimeout) and self.is_alive():
+                    attempts = self.attempts(call)  # it is at work still
+                else:
+                    attempts.wait_after(error)
+                continue
+            except httpx.InvalidURL as error:
+                raise _invalid(f"{self.url!r} is not the address of a service: {error}.") from error
+            self._answered = True
+            if response.is_success:
+                return response
+            response.read()
+            attempts.wait_after(response)
+
+    def _read(self, call: Call) -> httpx.Response:
+        response = self._open(call)
+        try:
+            response.read()
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    def _open(self, call: Call) -> httpx.Response:
+        headers = {**call.headers, **({} if call.json is None else {"Content-Type": "application/json"})}
+        times = httpx.Timeout(CONNECT_SECONDS, read=call.read_seconds, write=call.write_seconds, pool=None)
+        body = call.json if call.content is None else call.content()
+        request = self.client.build_request(
+            call.method, call.path, content=body, params=call.params or None, headers=headers, timeout=times
+        )
+        return self.client.send(request, stream=True)
+
+
+class Attempts:
+    """Decides whether a request is sent again, and waits before that, for up to ``seconds`` after the first failure."""
+
+    def __init__(self, url: str, repeatable: bool, seconds: float) -> None:
+        self._url, self._repeatable, self._seconds = url, repeatable, seconds
+        self._until: float | None = None
+        self._wait = LEAST_WAIT_SECONDS
+
+    def wait_after(self, failure: httpx.TransportError | httpx.Response) -> None:
+        """Wait until the request may be sent again. Raises SandboxError if it may not be."""
+        now = time.monotonic()
+        self._until = now + self._seconds if self._until is None else self._until
+        wait = self._wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients, guards nothing
+        if isinstance(failure, httpx.Response):
+            wait = max(wait, _retry_after(failure))
+            status = failure.status_code
+            again = status in _NOTHING_DONE or _is_begun(failure) or (self._repeatable and status in _GATEWAY)
+        else:
+            again = self._repeatable or isinstance(failure, _NOT_SENT)
+        if not again or now + wait > self._until:
+            raise self._error(failure)
+        time.sleep(wait)
+        self._wait = min(2 * self._wait, MOST_WAIT_SECONDS)
+
+    def _error(self, failure: httpx.TransportError | httpx.Response) -> SandboxError:
+        return error_of(failure, self._url) if isinstance(failure, httpx.Response) else unreachable(failure, self._url)
+
+
+def unreachable(error: Exception, url: str) -> SandboxUnavailableError:
+    """Return the error for a service that does not answer."""
+    gone = SandboxUnavailableError(
+        "service_unreachable",
+        f"The service at {url} does not answer ({type(error).__name__}{f': {error}' if str(error) else ''}).",
+        "See that it runs there and that this host reaches it. The sandbox goes on until its time is over.",
+    )
+    gone.effects = "none" if isinstance(error, _NOT_SENT) else "unknown"
+    return gone
+
+
+def error_of(response: httpx.Response, url: str) -> SandboxError:
+    """Return the error that an answer other than a 2xx stands for: that of its problem+json, if it has one."""
+    try:
+        problem = response.json()
+        text = str(problem.get("detail") or problem.get("title") or "")
+    except (ValueError, AttributeError):
+        problem, text = {}, ""
+    if not text:
+        failed = SandboxUnavailableError(
+            "service_failed",
+            f"The service at {url} answered {response.status_code} {response.reason_phrase}".rstrip() + ".",
+            "See the log of the service, and of what is between it and this host.",
+        )
+        failed.effects = "none" if response.status_code in _NOTHING_DONE else "unknown"
+        return failed
+    error: SandboxError
+    if isinstance(reason := problem.get("reason"), str):
+        error = SandboxUnavailableError(reason, text, str(problem.get("hint") or ""))
+    else:
+        error = SandboxError(_code_of(problem.get("code")), text, str(problem.get("hint") or ""))
+    error.retryable = problem.get("retryable") is True
+    error.effects = problem["effects"] if problem.get("effects") in ("partial", "unknown") else "none"
+    return error
+
+
+def _code_of(code: object) -> StrEnum:
+    """Return the code of a problem; one that this client does not know becomes ``internal_error``."""
+    for known in (ErrorCode, ProblemCode):
+        if isinstance(code, str) and code in known.__members__:
+            return known[code]
+    return ProblemCode.internal_error
+
+
+def _nonsense(url: str, what: str) -> SandboxUnavailableError:
+    return SandboxUnavailableError(
+        "service_failed",
+        f"The service at {url} answered {what} with something else than it promises.",
+        "See that the address is that of a Gamebox service, of a version that this client knows.",
+    )
+
+
+def nonsense(service: Service, what: str) -> SandboxUnavailableError:
+    """Return the error for an answer that cannot be read."""
+    return _nonsense(service.url, what)
+
+
+def _is_begun(response: httpx.Response) -> bool:
+    """Return whether the same request, to make a sandbox, is being carried out."""
+    return response.status_code == httpx.codes.CONFLICT and ProblemCode.creation_in_progress.encode() in response.content
+
+
+def _retry_after(response: httpx.Response) -> float:
+    text = response.headers.get("Retry-After", "")
+    return float(text) if text.isdecimal() else 0.0
+
+
+def _checked_url(url: str | None) -> tuple[str, bool]:
+    """Return the address, and whether it is on this host's loopback."""
+    if not url:
+        raise _invalid("The address of the service is missing.")
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        valid = parts.scheme in ("http", "https") and bool(host) and not parts.query and not parts.fragment
+        _ = parts.port
+    except ValueError:
+        valid, host = False, ""
+    if not valid or parts.username is not None:
+        raise _invalid(f"{url!r} is not the address of a service.")
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost" or host.endswith(".localhost")
+    return url.rstrip("/"), loopback
+
+
+def _checked_key(key: str | None) -> str:
+    if not key or not key.strip().isascii() or not key.strip().isprintable():
+        raise SandboxError(
+            ErrorCode.invalid_configuration,
+            "The key to the service is missing." if not key else "The key to the service has characters that no key has.",
+            f"Give api_key=..., or set {API_KEY}; a new service writes its first key to admin.key in its folder.",
+        )
+    return key.strip()
+
+
+def _invalid(message: str) -> SandboxError:
+    hint = f'Give url="http://127.0.0.1:8000" or the like, or set {URL}.'
+    return SandboxError(ErrorCode.invalid_configuration, message, hint)

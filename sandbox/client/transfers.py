@@ -1,0 +1,93 @@
+"""Files and folders over HTTP, streamed both ways."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import httpx
+
+from sandbox.errors import ErrorCode, OperationError
+
+from .service import Call, Service, nonsense
+
+# A chunk of a download is no longer than this.
+MOST_CHUNK_BYTES = 16 << 20
+CHUNKS = "application/vnd.gamebox.chunks"
+# A service may take this long to have all of a folder written.
+WRITTEN_SECONDS = 300.0
+
+
+def upload(
+    service: Service,
+    sandbox_path: str,
+    kind: str,
+    params: dict[str, str],
+    body: Callable[[], Iterable[bytes]],
+    headers: dict[str, str],
+) -> Any:
+    """Send a file, or the tar of a folder (``kind`` "tree"), and return the envelope's data. Raises SandboxError."""
+    place = "trees" if kind == "tree" else "files"
+    headers = {"Content-Type": "application/x-tar" if kind == "tree" else "application/octet-stream", **headers}
+    call = Call(
+        "PUT",
+        f"{sandbox_path}/{place}",
+        content=body,
+        params=params,
+        headers=headers,
+        read_seconds=WRITTEN_SECONDS,
+        repeatable=True,
+    )
+    return service.json(call)
+
+
+def download(
+    service: Service, sandbox_path: str, args: dict[str, Any], headers: dict[str, str], sink: Callable[[bytes], None]
+) -> Any:
+    """Pass a file, or the tar of a folder, to ``sink``, and return the envelope's data. Raises SandboxError."""
+    body = json.dumps(args).encode()
+    call = Call(
+        "POST", f"{sandbox_path}/download", body, headers={"Accept": CHUNKS, **headers}, read_seconds=WRITTEN_SECONDS
+    )
+    try:
+        with service.stream(call) as response:
+            if not response.headers.get("Content-Type", "").startswith(CHUNKS):
+                return json.loads(response.read())
+            return json.loads(b"".join(pass_chunks(response.iter_raw(), sink)))
+    except httpx.TransportError as error:
+        raise OperationError(
+            ErrorCode.transfer_incomplete,
+            f"The download was cut off ({type(error).__name__}).",
+            "Download it again.",
+            retryable=True,
+        ) from error
+    except ValueError as error:
+        raise nonsense(service, "download") from error
+
+
+def pass_chunks(stream: Iterable[bytes], sink: Callable[[bytes], None]) -> Iterator[bytes]:
+    """Pass the bytes of the chunks to ``sink``, and yield what follows the last one.
+
+    Raises ValueError for a stream that is cut off.
+    """
+    left, head, ended = 0, b"", False
+    for data in stream:
+        view = data
+        while view and not ended:
+            if left:
+                sink(view[:left])
+                done = min(left, len(view))
+                left, view = left - done, view[done:]
+                continue
+            need = 4 - len(head)
+            head, view = head + view[:need], view[need:]
+            if len(head) == 4:
+                left, head = int.from_bytes(head, "big"), b""
+                ended = left == 0
+                if left > MOST_CHUNK_BYTES:
+                    raise ValueError("a chunk is too long")
+        if ended and view:
+            yield view
+    if not ended:
+        raise ValueError("the chunks do not end")
