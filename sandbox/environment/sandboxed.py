@@ -328,6 +328,11 @@ class SandboxedEnvironment(Environment):
             return f"lost ({self._transport.loss.reason})"
         return "paused" if self._pause.on else "running"
 
+    @property
+    def loss(self) -> SandboxUnavailableError | None:
+        """Why the sandbox answers no more; None while it does, and before its start."""
+        return None if self._transport is None else self._transport.loss
+
     # Pause
 
     def pause(self) -> None:

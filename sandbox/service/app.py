@@ -1,0 +1,137 @@
+"""The ASGI application: routes, problems, request ids, and what starts and ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sandbox.errors import SandboxError
+
+from .broadcast import Broadcast
+from .fleet import Fleet
+from .house import House
+from .keys import Keys
+from .problems import Problem, ProblemCode, problem_of
+from .reading import is_request_id, new_request_id
+from .routes import events, health, keys, operations, sandboxes
+from .settings import Settings
+from .store.database import Database
+
+log = logging.getLogger(__name__)
+
+# Threads for what blocks and is not the engine's start of a sandbox: pauses, transfers, the last words of one.
+THREADS = 64
+
+
+def make_house(settings: Settings, database: Database) -> House:
+    """Put the parts of a service together."""
+    broadcast = Broadcast()
+    return House(settings, database, Keys(database), broadcast, Fleet(settings, database, broadcast))
+
+
+def make_app(house: House) -> FastAPI:
+    """Return the application of a service; its keys and sandboxes are loaded when it starts."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001
+        import asyncio
+
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gamebox-service")
+        asyncio.get_running_loop().set_default_executor(pool)
+        await house.keys.load()
+        await house.fleet.load()
+        house.ready = True
+        yield
+        await house.fleet.close()
+        house.database.close()
+
+    app = FastAPI(
+        title="Gamebox",
+        version=version("gamebox"),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.house = house
+    for each in (health, keys, sandboxes, events, operations):  # the operations are last: their route takes any name
+        app.include_router(each.router)
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(SandboxError, _sandbox_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _internal_error)
+    app.add_middleware(RequestIds)
+    return app
+
+
+class RequestIds:
+    """Gives every request an id, and every answer that id: the client's own, where it sent a valid one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        text = given.decode("latin-1")
+        ident = text if is_request_id(text) else new_request_id()
+        scope.setdefault("state", {})["request_id"] = ident
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("X-Request-Id", ident)
+                headers.setdefault("X-Content-Type-Options", "nosniff")
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+def _ident(request: Request) -> str:
+    return str(request.scope.get("state", {}).get("request_id", ""))
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)  # noqa: S101  # it is registered for nothing else
+    return error.response(_ident(request))
+
+
+async def _sandbox_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SandboxError)  # noqa: S101
+    return problem_of(error).response(_ident(request))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code == 405:
+        code, detail = ProblemCode.method_not_allowed, f"{request.method} is not allowed for {request.url.path[:200]}."
+    else:
+        code, detail = ProblemCode.route_not_found, f"There is no {request.method} {request.url.path[:200]}."
+    return Problem(error.status_code, code, detail, "See docs/http.md.", headers=error.headers).response(_ident(request))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:10]]
+    problem = Problem(422, ProblemCode.invalid_query, f"The request does not fit: {'; '.join(problems)}.", "Correct that.")
+    return problem.response(_ident(request))
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    log.error("a request failed: %s %s", request.method, request.url.path, exc_info=error)
+    detail = "The service failed to answer this request."
+    hint = "This is a bug of Gamebox: report it with the request id and the log."
+    return Problem(500, ProblemCode.internal_error, detail, hint).response(_ident(request))

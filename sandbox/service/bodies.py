@@ -1,0 +1,197 @@
+"""What a tenant may ask for: types of their own, and not those of the core, which trusts its caller.
+
+A field of ``SandboxSpec`` that is not named here is refused over HTTP: host paths, callables and whatever is added later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
+from sandbox.operations import Request
+
+from .problems import Problem, ProblemCode
+from .settings import Settings
+
+B = TypeVar("B", bound=BaseModel)
+# Limits that cost the sandbox alone. What it costs the host that a checkpoint is kept is bounded by the service.
+LIMITS = (
+    "memory_bytes",
+    "cpus",
+    "pids",
+    "disk_bytes",
+    "disk",
+    "tmp_bytes",
+    "shm_bytes",
+    "open_files",
+    "file_bytes",
+    "spill_bytes",
+    "read_bytes",
+    "write_bytes",
+    "transfer_bytes",
+    "checkpoint_bytes",
+    "timeout_seconds",
+    "max_timeout_seconds",
+    "keep_output_bytes",
+    "cpu_seconds_per_command",
+    "background_commands",
+    "sessions",
+    "concurrent_actions",
+    "lifetime_seconds",
+    "idle_seconds",
+    "network_bytes",
+    "network_connections",
+    "network_silent_seconds",
+)
+# Arguments that the core takes from its host's program alone, and that harm nobody but the owner of the sandbox.
+HOST_ARGUMENTS = frozenset({"user", "needs_session"})
+
+Metadata = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=1024)]],
+    Field(max_length=32, description="Texts to find the sandbox by."),
+]
+Rules = Annotated[tuple[Annotated[str, Field(max_length=300)], ...], Field(max_length=256)]
+
+
+class Body(BaseModel):
+    """Base of all bodies: unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class NetworkBody(Body):
+    """The rules of a sandbox's network. They open public addresses only, whatever they name."""
+
+    mode: Literal["none", "allow", "open"] = "none"
+    rules: Rules = ()
+    denied: Rules = ()
+
+    def data(self) -> dict[str, Any]:
+        """Return it as ``SandboxSpec`` has it."""
+        return {"mode": self.mode, "rules": list(self.rules), "denied": list(self.denied)}
+
+
+class CreateSandbox(Body):
+    """A sandbox that is asked for."""
+
+    image: str = Field(DEFAULT_IMAGE, min_length=1, max_length=300, description="Image of the sandbox.")
+    network: NetworkBody = Field(default_factory=NetworkBody, description="What the sandbox may reach.")
+    limits: dict[str, float | int | str | None] = Field(
+        default_factory=dict, max_length=len(LIMITS), description=f"Limits that differ from the defaults: {', '.join(LIMITS)}."
+    )
+    env: dict[str, str] = Field(default_factory=dict, max_length=256, description="Variables for every command.")
+    profile: str = Field("default", max_length=64, description="default, root-on-request, root or conformance.")
+    track_changes: bool = Field(True, description="Report after each command which files changed.")
+    read_roots: tuple[str, ...] = Field((), max_length=32, description="Folders that file tools may read as well.")
+    time_to_live_seconds: float | None = Field(None, gt=0, description="Time after which the sandbox ends.")
+    idle_seconds: float | None = Field(None, gt=0, description="Idle time after which the sandbox ends.")
+    metadata: Metadata = Field(default_factory=dict)
+
+    def spec(self, settings: Settings) -> SandboxSpec:
+        """Return what it asks for as the core takes it. Raises SandboxError, and Problem for what the operator forbids."""
+        if not any(fnmatchcase(self.image, pattern) for pattern in settings.images):
+            raise _forbidden(f"The image {self.image!r}", f"Use one of {', '.join(settings.images)}.")
+        if self.profile not in settings.profiles:
+            raise _forbidden(f"The profile {self.profile!r}", f"Use one of {', '.join(settings.profiles)}.")
+        if unknown := sorted(set(self.limits) - set(LIMITS)):
+            raise Problem(
+                422, ProblemCode.invalid_body, f"There is no limit {unknown[0]!r:.80}.", f"Use: {', '.join(LIMITS)}."
+            )
+        life = self.life_seconds(settings)
+        limits = {
+            "lifetime_seconds": settings.most_time_to_live_seconds,
+            "idle_seconds": self.idle_seconds or settings.idle_seconds,
+            **self.limits,
+        }
+        return SandboxSpec.from_data(
+            {
+                "image": self.image,
+                "network": self.network.data(),
+                "limits": limits,
+                "env": list(self.env),
+                "profile": self.profile,
+                "track_changes": self.track_changes,
+                "read_roots": list(self.read_roots),
+                "keep": True,
+                "keep_seconds": life,
+            }
+        )
+
+    def life_seconds(self, settings: Settings) -> float:
+        """Return the time to live. Raises Problem if it is more than the operator allows."""
+        return checked_life(self.time_to_live_seconds or settings.time_to_live_seconds, settings)
+
+
+class UpdateSandbox(Body):
+    """What changes of a sandbox; fields that are left out stay as they are."""
+
+    time_to_live_seconds: float | None = Field(None, gt=0, description="Time after which it ends, from now on.")
+    metadata: Metadata | None = None
+    network: NetworkBody | None = None
+
+
+class CreateKey(Body):
+    """A key that is asked for."""
+
+    name: str = Field("", max_length=100)
+    scope: Literal["read", "use", "manage", "admin"] = "manage"
+    expires_seconds: float | None = Field(None, gt=0, description="Time after which it is not valid any more.")
+
+
+def checked_life(seconds: float, settings: Settings) -> float:
+    """Return a time to live. Raises Problem if it is more than the operator allows."""
+    if seconds > settings.most_time_to_live_seconds:
+        raise _forbidden(
+            f"A time to live of {seconds:g} s", f"Ask for at most {settings.most_time_to_live_seconds:g} s."
+        )
+    return seconds
+
+
+def read_json(data: bytes) -> dict[str, Any]:
+    """Return the JSON object of a body; none counts as {}. Raises Problem."""
+    try:
+        found = json.loads(data or b"{}", parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Problem(
+            400, ProblemCode.invalid_json, f"The body is not JSON: {str(error)[:200]}.", "Send one JSON object."
+        ) from error
+    if not isinstance(found, dict):
+        raise Problem(400, ProblemCode.invalid_json, "The body is not a JSON object.", "Send one JSON object.")
+    return found
+
+
+def read_body(kind: type[B], data: bytes) -> B:
+    """Return the body as ``kind``. Raises Problem, which names the fields that are wrong."""
+    try:
+        return kind.model_validate(read_json(data))
+    except ValidationError as error:
+        problems = [
+            {"field": ".".join(map(str, each["loc"]))[:200], "problem": each["msg"][:300]}
+            for each in error.errors(include_url=False, include_input=False)[:10]
+        ]
+        words = "; ".join(f"{each['field']}: {each['problem']}" for each in problems)
+        raise Problem(
+            422,
+            ProblemCode.invalid_body,
+            f"The body does not fit: {words}.",
+            f"It has the fields {', '.join(kind.model_fields)}.",
+            problems=problems,
+        ) from error
+
+
+def checked_arguments(request: type[Request], args: Mapping[str, Any]) -> str | None:
+    """Return the first argument of an operation that a tenant may not give, or None."""
+    return next(iter(sorted((request.host_only() - HOST_ARGUMENTS) & set(args))), None)
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"it has {text}, which JSON does not have")
+
+
+def _forbidden(what: str, hint: str) -> Problem:
+    return Problem(403, ProblemCode.forbidden_by_operator, f"{what} is not allowed by the operator.", hint)

@@ -1,0 +1,18 @@
+"""The wall clock: times that survive this process, and that people read. What is waited for is measured with a monotonic one."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+
+def now() -> float:
+    """Return the time in seconds since the epoch."""
+    return time.time()
+
+
+def iso(seconds: float | None) -> str | None:
+    """Return a time as ISO 8601 in UTC, with milliseconds; None for None."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

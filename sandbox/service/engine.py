@@ -1,0 +1,50 @@
+"""The only place of the service that speaks of Docker: start, attach and remove kept sandboxes. All calls here block."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+
+from sandbox.docker.container import removal
+from sandbox.docker.engine.client import connect
+from sandbox.docker.environment import DockerEnvironment
+from sandbox.docker.kept import inventory, owners
+from sandbox.docker.spec import HostParts, SandboxSpec
+from sandbox.errors import SandboxError
+
+log = logging.getLogger(__name__)
+
+
+def prepared(spec: SandboxSpec, env: Mapping[str, str]) -> tuple[DockerEnvironment, str]:
+    """Return the environment for a new sandbox, not started, and the name of the container it will have. Raises SandboxError."""
+    made = DockerEnvironment.from_spec(spec, HostParts({"env": dict(env)} if env else {}))
+    return made, made.backend.name
+
+
+def attached(ident: str, spec: SandboxSpec) -> DockerEnvironment:
+    """Return the environment of a sandbox that runs, made by this service or the one before. Raises SandboxError."""
+    return DockerEnvironment.attach(ident, network=spec.network)
+
+
+def remove(ident: str) -> bool:
+    """End the sandbox in that container, if there is one; return whether it is known to be gone."""
+    gone = removal.remove(ident, has_volumes=True)
+    with contextlib.suppress(SandboxError):
+        owners.forget(ident)
+    return gone
+
+
+def claim(ident: str) -> Callable[[], None]:
+    """Be the owner of a paused sandbox without waking it; return what ends that. Raises SandboxError."""
+    ownership = owners.claim(ident)
+    return _do_nothing if ownership is None else ownership.release
+
+
+def states() -> dict[str, str]:
+    """Return the states of the engine's sandboxes by the names of their containers. Raises SandboxError."""
+    return {each.ident: each.status for each in inventory.sandboxes(connect(), every=True)}
+
+
+def _do_nothing() -> None:
+    """There is nothing to release."""

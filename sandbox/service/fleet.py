@@ -1,0 +1,417 @@
+"""All sandboxes of the service: made, found again after a restart, paused, updated and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import string
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from sandbox.aio import AsyncEnvironment
+from sandbox.docker.environment import DockerEnvironment
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+
+from . import engine
+from .bodies import CreateSandbox, UpdateSandbox, checked_life
+from .broadcast import Broadcast
+from .clock import now
+from .live_sandbox import LiveSandbox
+from .problems import Problem, ProblemCode
+from .sandbox_data import sandbox_data
+from .settings import Settings
+from .store import requests as request_rows
+from .store import sandboxes as rows
+from .store.database import Database
+from .store.sandboxes import SandboxRecord
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+TIDY_SECONDS = 600.0
+# Requests, creations and events of longer ago are forgotten.
+REMEMBERED_SECONDS = 86400.0
+# The sections of a description that change from moment to moment are asked for.
+_PASSING = ("left",)
+# Ends that were to be expected: the guest's own clocks.
+_EXPECTED = ("lifetime_over", "idle", "time_to_live")
+
+
+class Fleet:
+    """The sandboxes by their ids. Everything about them is written down before it is answered."""
+
+    def __init__(self, settings: Settings, database: Database, broadcast: Broadcast) -> None:
+        self.settings, self.database, self.broadcast = settings, database, broadcast
+        self._live: dict[str, LiveSandbox] = {}
+        self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
+        # Attaching to what waits does not hold up what is asked for now.
+        self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tidied = time.monotonic()
+
+    # Start and end
+
+    async def load(self) -> None:
+        """Read the sandboxes from the store, and attach to those that run in the background."""
+        for record in await self.database.call(rows.every):
+            self._live[record.id] = live = self._make(record)
+            if record.state in ("creating", "deleting"):
+                self._spawn(self._finish_delete(live))
+            elif record.state == "paused":
+                with contextlib.suppress(SandboxError):
+                    live.release = engine.claim(record.ident)
+            elif record.state == "running":
+                live.attaching = self._attach(live, self._background)
+        self._spawn(self._look())
+
+    async def close(self) -> None:
+        """Leave all sandboxes running, or end them with ``stop_all``; requests under way end with the connection."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.settings.stop_all:
+            await asyncio.gather(*(self.delete(each) for each in self._all(over=False)), return_exceptions=True)
+        # A paused one stays paused only if it is not closed: who closes it wakes it, so that it can end by itself.
+        running = [each.environment for each in self._all() if each.record.state == "running" and each.environment]
+        await asyncio.gather(*(each.close() for each in running), return_exceptions=True)
+        self._engine.shutdown(wait=False, cancel_futures=True)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until no request is under way, at most so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and any(each.requests.under_way() for each in self._all()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+    # What there is
+
+    def find(self, tenant: str, ident: str) -> LiveSandbox:
+        """Return a sandbox of the tenant. Raises Problem: those of others do not exist."""
+        found = self._live.get(ident)
+        if found is None or found.record.tenant != tenant:
+            raise Problem(
+                404,
+                ErrorCode.sandbox_not_found,
+                f"There is no sandbox {ident!r:.80}.",
+                "List yours with GET /v1/sandboxes, or create one with POST /v1/sandboxes.",
+            )
+        return found
+
+    def of(self, tenant: str) -> list[SandboxRecord]:
+        """Return the sandboxes of a tenant, the latest first."""
+        found = [each.record for each in self._live.values() if each.record.tenant == tenant]
+        return sorted(found, key=lambda record: (-record.created_at, record.id))
+
+    def _all(self, *, over: bool = True) -> list[LiveSandbox]:
+        return [each for each in self._live.values() if over or not each.is_over]
+
+    # Create
+
+    async def create(self, tenant: str, body: CreateSandbox, key: str | None, digest: bytes) -> dict[str, Any]:
+        """Create a sandbox and return what is answered. With the idempotency ``key`` of an earlier one, that is answered.
+
+        Raises Problem, SandboxError. It is created even if the caller does not wait for it.
+        """
+        spec = body.spec(self.settings)
+        environment, ident = engine.prepared(spec, body.env)
+        at, life = now(), body.life_seconds(self.settings)
+        record = SandboxRecord(
+            id=new_id(),
+            tenant=tenant,
+            ident=ident,
+            state="creating",
+            created_at=at,
+            ends_at=at + life,
+            time_to_live_seconds=life,
+            metadata=body.metadata,
+            spec=spec.to_data(),
+            env=body.env,
+        )
+
+        def begin(connection: Any) -> Any:
+            if key is not None:
+                found = request_rows.begin_creation(connection, tenant, key, digest, record.id, at)
+                if found is not None:
+                    return found
+            rows.insert(connection, record)
+            return None
+
+        if (first := await self.database.call(begin)) is not None:
+            return _answer_of_first(first, digest, key or "")
+        self._live[record.id] = live = self._make(record)
+        return await asyncio.shield(self._spawn(self._start(live, environment)))
+
+    async def _start(self, live: LiveSandbox, environment: DockerEnvironment) -> dict[str, Any]:
+        async with live.changing:
+            try:
+                await self._in_engine(environment.start)
+                described = await self._in_engine(environment.describe)
+            except BaseException:
+                await self._in_engine(environment.remove)
+                await self._forget(live, undo_creation=True)
+                raise
+            live.environment = AsyncEnvironment(environment)
+            description = {name: text for name, text in described.items() if name not in _PASSING}
+            record = replace(live.record, state="running", description=description)
+            answer = sandbox_data(record)
+            await self._change(
+                live, record, lambda connection: request_rows.finish_creation(connection, record.id, answer)
+            )
+            return answer
+
+    # Attach
+
+    def _attach(self, live: LiveSandbox, turns: Any = None) -> asyncio.Task[AsyncEnvironment]:
+        return self._spawn(self._attached(live, turns or contextlib.nullcontext()))
+
+    async def _attached(self, live: LiveSandbox, turns: Any) -> AsyncEnvironment:
+        async with turns:
+            if live.environment is not None:
+                return live.environment
+            if live.release is not None:
+                live.release()
+                live.release = None
+            try:
+                found = await self._in_engine(lambda: engine.attached(live.record.ident, live.spec))
+            except SandboxError as error:
+                if error.code is ErrorCode.sandbox_not_found:
+                    message = "It ended while the service was not running, or with its engine."
+                    await self.lose(live, SandboxUnavailableError("removed", message))
+                    raise live.loss() from error
+                log.warning("could not attach to the sandbox %s: %s", live.record.id, error)
+                raise
+            live.environment = AsyncEnvironment(found)
+            return live.environment
+
+    # Change
+
+    async def pause(self, live: LiveSandbox) -> SandboxRecord:
+        """Pause a sandbox; does nothing if it is paused. Raises SandboxError."""
+        async with live.changing:
+            if live.record.state != "paused":
+                environment = await live.ready()
+                await environment.pause()
+                await self._change(live, replace(live.record, state="paused"))
+            return live.record
+
+    async def resume(self, live: LiveSandbox) -> SandboxRecord:
+        """Let a sandbox go on; does nothing if it runs. Raises SandboxError."""
+        async with live.changing:
+            if live.record.state == "paused":
+                if live.environment is None:
+                    await self._attach(live)
+                else:
+                    await live.environment.resume()
+                await self._change(live, replace(live.record, state="running"))
+            elif live.record.state != "running":
+                raise live.loss()
+            return live.record
+
+    async def update(self, live: LiveSandbox, body: UpdateSandbox) -> SandboxRecord:
+        """Change the time to live, metadata or network. Raises Problem, SandboxError."""
+        async with live.changing:
+            if live.record.state not in ("running", "paused"):
+                raise live.loss()
+            record = live.record
+            if body.time_to_live_seconds is not None:
+                seconds = checked_life(body.time_to_live_seconds, self.settings)
+                record = replace(record, time_to_live_seconds=seconds, ends_at=now() + seconds)
+            if body.metadata is not None:
+                record = replace(record, metadata=body.metadata)
+            if body.network is not None:
+                spec = live.spec.from_data({**live.record.spec, "network": body.network.data()})
+                record = replace(record, spec=spec.to_data())
+                if live.record.state == "running" or live.environment is not None:
+                    environment = live.environment or await live.ready()
+                    environment.network = spec.network
+            await self._change(live, record)
+            live.set_deadline()
+            return live.record
+
+    async def delete(self, live: LiveSandbox) -> None:
+        """End a sandbox and forget it. Raises Problem if the engine does not answer: it is tried again then."""
+        async with live.changing:
+            if live.record.id not in self._live:
+                return
+            if not live.is_over:
+                await self._change(live, replace(live.record, state="deleting"))
+            if not await self._remove(live):
+                raise Problem(
+                    503,
+                    ErrorCode.engine_unavailable,
+                    f"The engine has not removed the sandbox {live.record.id} yet.",
+                    "It will be tried again; ask for it later.",
+                    retryable=True,
+                    headers={"Retry-After": "5"},
+                )
+            await self._forget(live)
+
+    async def _finish_delete(self, live: LiveSandbox) -> None:
+        """Remove what a service before this one was creating or deleting; nobody was answered yet."""
+        async with live.changing:
+            while not await self._remove(live):  # noqa: ASYNC110  # nobody tells when the engine is there again
+                await asyncio.sleep(TIDY_SECONDS / 100)
+            await self._forget(live, undo_creation=True)
+
+    async def lose(self, live: LiveSandbox, error: SandboxUnavailableError) -> None:
+        """Note that a sandbox is gone: it is listed for a while with the reason, and what is left of it is removed."""
+        if live.is_over or live.record.state == "deleting":
+            return
+        state: rows.State = "ended" if error.reason in _EXPECTED else "lost"
+        record = replace(live.record, state=state, reason=error.reason, post_mortem=error.message, ended_at=now())
+        await self._change(live, record)
+        if error.reason != "taken_over":
+            await self._remove(live)
+        elif live.environment is not None:
+            await live.environment.close()
+        live.environment = None
+
+    async def _remove(self, live: LiveSandbox) -> bool:
+        if live.release is not None:
+            live.release()
+            live.release = None
+        environment, live.environment = live.environment, None
+        if environment is not None:
+            with contextlib.suppress(SandboxError):
+                await environment.remove()
+        return await self._in_engine(lambda: engine.remove(live.record.ident))
+
+    async def _forget(self, live: LiveSandbox, *, undo_creation: bool = False) -> None:
+        record = live.record
+
+        def forget(connection: Any) -> Any:
+            rows.delete(connection, record.id)
+            if undo_creation:
+                request_rows.undo_creation(connection, record.id)
+            data = {"sandbox_id": record.id, "state": "deleted", "reason": record.reason}
+            return rows.add_event(connection, record.tenant, record.id, now(), data)
+
+        event = await self.database.call(forget)
+        self._live.pop(record.id, None)
+        self.broadcast.publish(event)
+
+    async def _change(
+        self, live: LiveSandbox, record: SandboxRecord, also: Callable[[Any], None] | None = None
+    ) -> None:
+        def write(connection: Any) -> Any:
+            rows.update(connection, record)
+            if also is not None:
+                also(connection)
+            data = {"sandbox_id": record.id, "state": record.state, "reason": record.reason}
+            return rows.add_event(connection, record.tenant, record.id, now(), data)
+
+        event = await self.database.call(write)
+        live.record = record
+        self.broadcast.publish(event)
+
+    # What happens by itself
+
+    async def _look(self) -> None:
+        """See again and again who is gone, and whose time is over."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for live in self._all():
+                self._look_at(live)
+            if time.monotonic() - self._tidied > TIDY_SECONDS:
+                self._tidied = time.monotonic()
+                self.database.note(_forget_old(now() - REMEMBERED_SECONDS))
+
+    def _look_at(self, live: LiveSandbox) -> None:
+        record = live.record
+        if live.changing.locked():
+            return
+        if record.ended_at is not None:
+            if now() - record.ended_at > self.settings.lost_seconds:
+                self._spawn(self._drop(live))
+        elif record.state == "deleting":
+            self._spawn(self._finish_delete(live))
+        elif time.monotonic() > live.deadline:
+            message = f"Its time to live of {record.time_to_live_seconds:g} s was over."
+            self._spawn(self._end(live, SandboxUnavailableError("time_to_live", message)))
+        elif live.environment is not None and (loss := _loss(live.environment)) is not None:
+            self._spawn(self._end(live, loss))
+
+    async def _end(self, live: LiveSandbox, error: SandboxUnavailableError) -> None:
+        async with live.changing:
+            await self.lose(live, error)
+
+    async def _drop(self, live: LiveSandbox) -> None:
+        async with live.changing:
+            await self._forget(live)
+
+    # Tasks and threads
+
+    def _make(self, record: SandboxRecord) -> LiveSandbox:
+        return LiveSandbox(record, lambda: self._attach(self._live[record.id]))
+
+    async def _in_engine(self, call: Callable[[], T]) -> T:
+        """Call in a thread of those that speak with the engine: so many at once, the others queue."""
+        return await asyncio.get_running_loop().run_in_executor(self._engine, call)
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, SandboxError | Problem):
+            log.error("a task of the service failed", exc_info=error)
+
+
+def _forget_old(before: float) -> Callable[[Any], None]:
+    def forget(connection: Any) -> None:
+        request_rows.forget(connection, before)
+        rows.forget_events(connection, before)
+
+    return forget
+
+
+def new_id() -> str:
+    """Return an id for a sandbox: 20 letters and digits, a letter first."""
+    rest = string.ascii_lowercase + string.digits
+    return secrets.choice(string.ascii_lowercase) + "".join(secrets.choice(rest) for _ in range(19))
+
+
+def matching(
+    records: Iterable[SandboxRecord], states: Iterable[str], metadata: Mapping[str, str]
+) -> list[SandboxRecord]:
+    """Return the sandboxes in one of these states, if there are any, with all of this metadata."""
+    wanted = frozenset(states)
+    return [
+        record
+        for record in records
+        if (not wanted or record.state in wanted) and metadata.items() <= dict(record.metadata).items()
+    ]
+
+
+def _loss(environment: AsyncEnvironment) -> SandboxUnavailableError | None:
+    inner = environment.environment
+    return inner.loss if isinstance(inner, DockerEnvironment) else None
+
+
+def _answer_of_first(first: request_rows.Creation, digest: bytes, key: str) -> dict[str, Any]:
+    if first.digest != digest:
+        raise Problem(
+            422,
+            ProblemCode.idempotency_key_reused,
+            f"The Idempotency-Key {key!r:.80} was used for another request.",
+            "Send each creation with a key of its own.",
+        )
+    if first.answer is None:
+        raise Problem(
+            409,
+            ProblemCode.creation_in_progress,
+            f"The sandbox {first.sandbox} is still being created for this Idempotency-Key.",
+            "Ask again in a moment.",
+            retryable=True,
+            headers={"Retry-After": "1"},
+            sandbox_id=first.sandbox,
+        )
+    return dict(first.answer)

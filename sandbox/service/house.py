@@ -1,0 +1,80 @@
+"""What the routes work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from .broadcast import Broadcast
+from .fleet import Fleet
+from .keys import Caller, Keys, Scope, check_scope
+from .live_sandbox import LiveSandbox
+from .settings import Settings
+from .store.database import Database
+
+
+@dataclass(slots=True)
+class House:
+    """The parts of one service. ``ready`` says that it takes requests, ``draining`` that it is about to end."""
+
+    settings: Settings
+    database: Database
+    keys: Keys
+    broadcast: Broadcast
+    fleet: Fleet
+    ready: bool = False
+    draining: bool = field(default=False)
+
+
+def house_of(request: Request) -> House:
+    """Return the parts of the service that got the request."""
+    found: House = request.app.state.house
+    return found
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who sent the request. Raises Problem."""
+    header = request.headers.get("authorization", "")
+    scheme, _, token = header.partition(" ")
+    key = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
+    address = request.client.host if request.client is not None else ""
+    return house_of(request).keys.caller(key or None, address)
+
+
+async def reader(request: Request) -> Caller:
+    """Return who sent the request, if they may look. Raises Problem."""
+    return caller_of(request)
+
+
+async def user(request: Request) -> Caller:
+    """Return who sent the request, if they may use sandboxes. Raises Problem."""
+    caller = caller_of(request)
+    check_scope(caller, Scope.use)
+    return caller
+
+
+async def manager(request: Request) -> Caller:
+    """Return who sent the request, if they may create and end sandboxes. Raises Problem."""
+    caller = caller_of(request)
+    check_scope(caller, Scope.manage)
+    return caller
+
+
+async def admin(request: Request) -> Caller:
+    """Return who sent the request, if they may make keys. Raises Problem."""
+    caller = caller_of(request)
+    check_scope(caller, Scope.admin)
+    return caller
+
+
+Reader = Annotated[Caller, Depends(reader)]
+User = Annotated[Caller, Depends(user)]
+Manager = Annotated[Caller, Depends(manager)]
+Admin = Annotated[Caller, Depends(admin)]
+
+
+def sandbox_of(request: Request, caller: Caller, ident: str) -> LiveSandbox:
+    """Return a sandbox of the caller's. Raises Problem."""
+    return house_of(request).fleet.find(caller.tenant, ident)

@@ -1,0 +1,93 @@
+"""The last output of a request that is streamed: written by a thread of the pipe, read by any number of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+# A reader that is further behind is cut, and may resume.
+MOST_BYTES = 1 << 20
+PIECE_BYTES = 32 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of the output; ``offset`` counts the bytes of both streams in the order in which they came."""
+
+    stream: str
+    offset: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset of what follows."""
+        return self.offset + len(self.data)
+
+
+class OutputGoneError(Exception):
+    """The output at that offset is not kept here any more."""
+
+
+class OutputLog:
+    """Keeps the last MOST_BYTES of the output. Made in a loop, whose tasks read it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pieces: deque[Piece] = deque()
+        self._start = self.end = 0
+        self.ended = False
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._told = False
+
+    def append(self, stream: str, data: bytes) -> None:
+        """Add output; may be called from any thread."""
+        with self._lock:
+            for at in range(0, len(data), PIECE_BYTES):
+                piece = Piece(stream, self.end, data[at : at + PIECE_BYTES])
+                self._pieces.append(piece)
+                self.end = piece.end
+            while self.end - self._start > MOST_BYTES:
+                self._start = self._pieces.popleft().end
+        self._tell()
+
+    def finish(self) -> None:
+        """Note that nothing follows."""
+        self.ended = True
+        self._tell()
+
+    def after(self, offset: int) -> list[Piece]:
+        """Return what is known from ``offset`` on. Raises OutputGoneError."""
+        with self._lock:
+            if not self._start <= offset <= self.end:
+                raise OutputGoneError
+            found = [piece for piece in self._pieces if piece.end > offset]
+        if found and found[0].offset < offset:
+            first = found[0]
+            found[0] = Piece(first.stream, offset, first.data[offset - first.offset :])
+        return found
+
+    async def wait(self, offset: int, seconds: float) -> bool:
+        """Wait until there is more than ``offset``, or the end; return False if there was neither within ``seconds``."""
+        async with asyncio.timeout(seconds) as limit:
+            try:
+                while self.end <= offset and not self.ended:
+                    news = self._news
+                    await news.wait()
+            except asyncio.CancelledError:
+                if limit.expired():
+                    return False
+                raise
+        return True
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._told = False
+        self._news.set()
+        self._news = asyncio.Event()

@@ -1,0 +1,123 @@
+"""Errors of the HTTP layer as ``application/problem+json`` (RFC 9457). What an action could not do is an envelope."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Any
+
+from starlette.responses import Response
+
+from sandbox.errors import ErrorCode, SandboxError
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemCode(StrEnum):
+    """The codes of problems that no sandbox has; those of ``ErrorCode`` come as problems, too."""
+
+    unauthorized = "unauthorized"
+    locked_out = "locked_out"
+    forbidden = "forbidden"
+    forbidden_by_operator = "forbidden_by_operator"
+    route_not_found = "route_not_found"
+    method_not_allowed = "method_not_allowed"
+    unknown_operation = "unknown_operation"
+    key_not_found = "key_not_found"
+    request_not_found = "request_not_found"
+    request_id_reused = "request_id_reused"
+    idempotency_key_reused = "idempotency_key_reused"
+    creation_in_progress = "creation_in_progress"
+    invalid_json = "invalid_json"
+    invalid_body = "invalid_body"
+    invalid_query = "invalid_query"
+    body_too_large = "body_too_large"
+    output_gone = "output_gone"
+    events_gone = "events_gone"
+    range_not_satisfiable = "range_not_satisfiable"
+    wrong_state = "wrong_state"
+    draining = "draining"
+    internal_error = "internal_error"
+
+
+class Problem(Exception):  # noqa: N818  # RFC 9457 calls it so
+    """An answer of the HTTP layer: what is wrong, in one sentence, and the next step in another."""
+
+    def __init__(
+        self,
+        status: int,
+        code: StrEnum,
+        detail: str,
+        hint: str = "",
+        *,
+        retryable: bool = False,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail, self.hint = status, code, detail, hint
+        self.retryable, self.headers, self.fields = retryable, dict(headers or {}), fields
+
+    def response(self, request_id: str) -> Response:
+        """Return the problem as a response to the request with that id."""
+        data = {
+            "type": f"about:blank#{self.code.value}",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code.value,
+            "hint": self.hint,
+            "retryable": self.retryable,
+            "request_id": request_id,
+            **self.fields,
+        }
+        body = json.dumps(data).encode()
+        return Response(body, self.status, media_type=MEDIA_TYPE, headers=self.headers)
+
+
+_STATUS: dict[StrEnum, int] = {
+    ErrorCode.invalid_arguments: 422,
+    ErrorCode.invalid_configuration: 422,
+    ErrorCode.invalid_limits: 422,
+    ErrorCode.image_not_found: 422,
+    ErrorCode.limit_not_enforced: 422,
+    ErrorCode.operation_not_supported: 409,
+    ErrorCode.path_not_found: 404,
+    ErrorCode.permission_denied: 403,
+    ErrorCode.path_outside_roots: 403,
+    ErrorCode.file_too_large: 413,
+    ErrorCode.no_space: 507,
+    ErrorCode.host_disk_full: 507,
+    ErrorCode.store_full: 507,
+    ErrorCode.sandbox_not_found: 404,
+    ErrorCode.sandbox_unavailable: 410,
+    ErrorCode.sandbox_closed: 410,
+    ErrorCode.sandbox_paused: 409,
+    ErrorCode.sandbox_owned: 409,
+    ErrorCode.capacity: 503,
+    ErrorCode.host_descriptor_limit: 503,
+    ErrorCode.engine_unavailable: 503,
+    ErrorCode.engine_timeout: 503,
+    ErrorCode.transfer_incomplete: 503,
+}
+# What a request about a path was answered with is the client's to change.
+_OF_PATHS = frozenset(
+    code
+    for name, code in ErrorCode.__members__.items()
+    if name.startswith(("path_", "not_a", "is_a")) or name in ("directory_not_empty", "unsafe_archive")
+)
+RETRY_SECONDS = "5"
+
+
+def problem_of(error: SandboxError) -> Problem:
+    """Return the problem that says what ``error`` says."""
+    status = _STATUS.get(error.code, 422 if error.code in _OF_PATHS else 500)
+    headers = {"Retry-After": RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    reason = getattr(error, "reason", None)
+    fields = {} if reason is None else {"reason": reason}
+    retryable = error.retryable or status == HTTPStatus.SERVICE_UNAVAILABLE
+    return Problem(
+        status, error.code, error.message, error.hint, retryable=retryable, headers=headers, effects=error.effects, **fields
+    )

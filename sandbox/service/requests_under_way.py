@@ -1,0 +1,114 @@
+"""The requests to one sandbox: each is a task of its own, which goes on whether or not its caller is still there."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandbox.pipe.watching import CancelToken
+
+from .output import OutputLog
+from .problems import Problem, ProblemCode
+
+# Answers that are kept for those who ask again with the same id.
+MOST_ANSWERS, MOST_ANSWER_BYTES = 64, 8 << 20
+
+
+@dataclass(eq=False)
+class RequestUnderWay:
+    """One request; ``answer`` is the envelope as JSON once ``task`` is done. ``output`` is None unless it is streamed."""
+
+    id: str
+    operation: str
+    digest: bytes
+    output: OutputLog | None = None
+    cancel: CancelToken = field(default_factory=CancelToken)
+    task: asyncio.Task[bytes] | None = None
+
+    @property
+    def answer(self) -> bytes | None:
+        """The envelope as JSON; None while it is not known."""
+        task = self.task
+        done = task is not None and task.done() and not task.cancelled() and task.exception() is None
+        return task.result() if task is not None and done else None
+
+    async def wait(self) -> bytes:
+        """Wait for the envelope, as JSON; if the waiting is cancelled, the request goes on. Raises what it raised."""
+        if self.task is None:
+            raise RuntimeError("the request was not begun")
+        return await asyncio.shield(self.task)
+
+
+class Requests:
+    """The requests under way of one sandbox, and its last answers, by their ids."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, RequestUnderWay] = {}
+        self._kept_bytes = 0
+
+    def find(self, ident: str) -> RequestUnderWay:
+        """Return a request under way, or one that was answered lately. Raises Problem."""
+        found = self._by_id.get(ident)
+        if found is None:
+            raise Problem(
+                404,
+                ProblemCode.request_not_found,
+                f"There is no request {ident!r:.80} under way.",
+                "Requests are known by their X-Request-Id until some time after their answer.",
+            )
+        return found
+
+    def same(self, ident: str, digest: bytes) -> RequestUnderWay | None:
+        """Return the request with that id, if it was made already. Raises Problem if that was another request."""
+        found = self._by_id.get(ident)
+        if found is not None and found.digest != digest:
+            raise reused(ident)
+        return found
+
+    def begin(
+        self, request: RequestUnderWay, work: Callable[[RequestUnderWay], Coroutine[Any, Any, bytes]]
+    ) -> RequestUnderWay:
+        """Have ``work`` carry out a request in a task of its own."""
+        self._by_id[request.id] = request
+        request.task = asyncio.create_task(work(request), name=f"{request.operation} {request.id}")
+        request.task.add_done_callback(lambda task: self._ended(request, task))
+        return request
+
+    def under_way(self) -> list[RequestUnderWay]:
+        """Return the requests that were not answered yet."""
+        return [each for each in self._by_id.values() if each.task is not None and not each.task.done()]
+
+    def _ended(self, request: RequestUnderWay, task: asyncio.Task[bytes]) -> None:
+        if request.output is not None:
+            request.output.finish()
+        if task.cancelled() or task.exception() is not None:  # nothing to be had by asking again
+            self._by_id.pop(request.id, None)
+            return
+        self._kept_bytes += len(task.result())
+        self._by_id[request.id] = self._by_id.pop(request.id, request)  # the order is that of the answers
+        answered = [each for each in self._by_id.values() if each.answer is not None]
+        for each in answered[:-1]:
+            if len(answered) <= MOST_ANSWERS and self._kept_bytes <= MOST_ANSWER_BYTES:
+                return
+            answered.remove(each)
+            del self._by_id[each.id]
+            self._kept_bytes -= len(each.answer or b"")
+
+
+def digest_of(operation: str, args: Mapping[str, Any]) -> bytes:
+    """Return a digest that is the same for equal requests."""
+    return hashlib.sha256(json.dumps([operation, args], sort_keys=True).encode()).digest()
+
+
+def reused(ident: str) -> Problem:
+    """Return the problem of an id that another request has."""
+    return Problem(
+        422,
+        ProblemCode.request_id_reused,
+        f"The request id {ident!r:.80} was used for another request.",
+        "Send each request with an id of its own, and the same request with the same id only to have its answer.",
+    )

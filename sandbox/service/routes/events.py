@@ -1,0 +1,81 @@
+"""What becomes of sandboxes, as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Request
+
+from sandbox.service.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
+from sandbox.service.house import Reader, house_of, sandbox_of
+from sandbox.service.keys import Caller
+from sandbox.service.problems import Problem, ProblemCode
+from sandbox.service.reading import offset_of
+from sandbox.service.store import sandboxes as rows
+from sandbox.service.store.sandboxes import Event
+
+router = APIRouter(tags=["events"])
+# Events that are read from the store at once.
+MOST_TOGETHER = 500
+# A revoked key ends its streams within this time.
+LOOK_SECONDS = 1.0
+
+
+@router.get("/v1/events")
+async def events(request: Request, caller: Reader) -> EventStream:
+    """Stream the states of all sandboxes of the tenant, from now on or after Last-Event-ID."""
+    return await _stream(request, caller, None)
+
+
+@router.get("/v1/sandboxes/{sandbox_id}/events")
+async def events_of_sandbox(request: Request, caller: Reader, sandbox_id: str) -> EventStream:
+    """Stream the states of one sandbox, from now on or after Last-Event-ID."""
+    return await _stream(request, caller, sandbox_of(request, caller, sandbox_id).record.id)
+
+
+async def _stream(request: Request, caller: Caller, sandbox: str | None) -> EventStream:
+    house, after = house_of(request), offset_of(request)
+    past: list[Event] = []
+    last = await house.database.call(rows.last_event) if after is None else after
+    watcher = house.broadcast.watch(caller.tenant, sandbox)  # before the store is read, so that nothing is missed
+    if after is not None:
+        found = await house.database.call(
+            lambda connection: rows.events_after(connection, caller.tenant, sandbox, after, MOST_TOGETHER)
+        )
+        if found is None:
+            house.broadcast.leave(watcher)
+            raise Problem(
+                410,
+                ProblemCode.events_gone,
+                f"The events after {after} are not kept any more.",
+                "List the sandboxes, and ask for events without Last-Event-ID.",
+            )
+        past = found
+
+    async def lines() -> AsyncIterator[bytes]:
+        at, silent = last, 0.0
+        try:
+            yield COMMENT
+            for each in past:
+                yield _line(each)
+                at = each.id
+            if len(past) == MOST_TOGETHER:  # there may be more: the client resumes
+                return
+            while not watcher.closed and house.keys.is_valid(caller):
+                found = await watcher.next(LOOK_SECONDS)
+                if found is None:
+                    silent += LOOK_SECONDS
+                    if silent >= COMMENT_SECONDS:
+                        silent = 0.0
+                        yield COMMENT
+                elif found.id > at:
+                    at, silent = found.id, 0.0
+                    yield _line(found)
+        finally:
+            house.broadcast.leave(watcher)
+
+    return EventStream(lines())
+
+
+def _line(found: Event) -> bytes:
+    return event("state", found.data, found.id)

@@ -1,0 +1,125 @@
+"""Create, list, look at, change and delete sandboxes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from sandbox.service.bodies import CreateSandbox, UpdateSandbox, read_body
+from sandbox.service.fleet import matching
+from sandbox.service.house import Manager, Reader, house_of, sandbox_of
+from sandbox.service.problems import Problem, ProblemCode
+from sandbox.service.reading import body_of
+from sandbox.service.sandbox_data import sandbox_data
+from sandbox.service.store.sandboxes import SandboxRecord
+
+router = APIRouter(tags=["sandboxes"])
+BODY_BYTES = 1 << 20
+MOST_ITEMS, ITEMS = 200, 50
+STATES = ("creating", "running", "paused", "deleting", "ended", "lost")
+_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,200}")
+
+
+@router.post("/v1/sandboxes", status_code=201)
+async def create(request: Request, response: Response, caller: Manager) -> dict[str, Any]:
+    """Create a sandbox and answer when it runs. With an Idempotency-Key, asking again does not create another one."""
+    data = await body_of(request, BODY_BYTES)
+    body = read_body(CreateSandbox, data)
+    key = request.headers.get("idempotency-key")
+    if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+        raise Problem(
+            400, ProblemCode.invalid_query, "The Idempotency-Key is not valid.", "Send 1 to 200 visible ASCII characters."
+        )
+    digest = hashlib.sha256(body.model_dump_json().encode()).digest()
+    answer = await house_of(request).fleet.create(caller.tenant, body, key, digest)
+    response.headers["Location"] = f"/v1/sandboxes/{answer['id']}"
+    return answer
+
+
+@router.get("/v1/sandboxes")
+async def list_sandboxes(
+    request: Request, caller: Reader, cursor: str | None = None, limit: int = ITEMS, state: str | None = None
+) -> dict[str, Any]:
+    """List the sandboxes of the tenant, the latest first; ``state`` and ``metadata.NAME`` select some of them."""
+    states = () if state is None else tuple(state.split(","))
+    if unknown := [each for each in states if each not in STATES]:
+        raise _wrong("state", unknown[0], f"Use some of {', '.join(STATES)}, separated by commas.")
+    if not 1 <= limit <= MOST_ITEMS:
+        raise _wrong("limit", limit, f"Give 1 to {MOST_ITEMS}.")
+    metadata = {
+        name.removeprefix("metadata."): value
+        for name, value in request.query_params.items()
+        if name.startswith("metadata.")
+    }
+    found = matching(house_of(request).fleet.of(caller.tenant), states, metadata)
+    if cursor is not None:
+        after = _read_cursor(cursor)
+        found = [record for record in found if _place(record) > after]
+    page = found[:limit]
+    more = len(found) > limit
+    return {"items": [sandbox_data(each) for each in page], "next_cursor": _cursor(page[-1]) if more else None}
+
+
+@router.get("/v1/sandboxes/{sandbox_id}")
+async def get(request: Request, caller: Reader, sandbox_id: str) -> dict[str, Any]:
+    """Return a sandbox."""
+    return sandbox_data(sandbox_of(request, caller, sandbox_id).record)
+
+
+@router.get("/v1/sandboxes/{sandbox_id}/description")
+async def description(request: Request, caller: Reader, sandbox_id: str) -> dict[str, str]:
+    """Return what an agent is told of the sandbox, with what it has left."""
+    environment = await sandbox_of(request, caller, sandbox_id).ready()
+    return await environment.describe()
+
+
+@router.patch("/v1/sandboxes/{sandbox_id}")
+async def update(request: Request, caller: Manager, sandbox_id: str) -> dict[str, Any]:
+    """Change the time to live, the metadata or the rules of the network."""
+    live = sandbox_of(request, caller, sandbox_id)
+    body = read_body(UpdateSandbox, await body_of(request, BODY_BYTES))
+    return sandbox_data(await house_of(request).fleet.update(live, body))
+
+
+@router.delete("/v1/sandboxes/{sandbox_id}", status_code=204)
+async def delete(request: Request, caller: Manager, sandbox_id: str) -> Response:
+    """End a sandbox; answer when nothing is left of it."""
+    await house_of(request).fleet.delete(sandbox_of(request, caller, sandbox_id))
+    return Response(status_code=204)
+
+
+@router.post("/v1/sandboxes/{sandbox_id}/pause")
+async def pause(request: Request, caller: Manager, sandbox_id: str) -> dict[str, Any]:
+    """Stop every process in it until it is resumed. Its time to live goes on."""
+    return sandbox_data(await house_of(request).fleet.pause(sandbox_of(request, caller, sandbox_id)))
+
+
+@router.post("/v1/sandboxes/{sandbox_id}/resume")
+async def resume(request: Request, caller: Manager, sandbox_id: str) -> dict[str, Any]:
+    """Let it go on."""
+    return sandbox_data(await house_of(request).fleet.resume(sandbox_of(request, caller, sandbox_id)))
+
+
+def _place(record: SandboxRecord) -> tuple[float, str]:
+    return -record.created_at, record.id
+
+
+def _cursor(record: SandboxRecord) -> str:
+    return base64.urlsafe_b64encode(json.dumps(_place(record)).encode()).decode()
+
+
+def _read_cursor(cursor: str) -> tuple[float, str]:
+    try:
+        at, ident = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        return float(at), str(ident)
+    except (ValueError, TypeError) as error:
+        raise _wrong("cursor", cursor, "Send next_cursor as it came.") from error
+
+
+def _wrong(name: str, value: object, hint: str) -> Problem:
+    return Problem(422, ProblemCode.invalid_query, f"{name} is {str(value)[:80]!r}.", hint)

@@ -1,0 +1,147 @@
+"""The process of a service: its folder, its first key, the server and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import resource
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from sandbox.errors import ErrorCode, SandboxError
+
+from .app import make_app, make_house
+from .house import House
+from .keys import first_key
+from .settings import Settings
+from .store.database import Database
+
+log = logging.getLogger(__name__)
+
+STORE = "service.db"
+
+
+def serve(settings: Settings, started: Callable[[str, Path | None], None]) -> None:
+    """Serve until SIGTERM or SIGINT. ``started(url, first_key)`` is called when requests are taken. Raises SandboxError."""
+    lock = own_folder(settings.data)
+    try:
+        _raise_descriptor_limit()
+        database = Database(settings.data / STORE)
+        house = make_house(settings, database)
+        listener = _listen(settings)
+        config = uvicorn.Config(
+            make_app(house),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+            proxy_headers=bool(settings.behind_proxy),
+            forwarded_allow_ips=list(settings.behind_proxy) or None,
+            timeout_graceful_shutdown=int(settings.drain_seconds) + 1,
+            ws="none",
+        )
+        _Server(config, house, listener, started).run(sockets=[listener])
+    finally:
+        os.close(lock)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which tells when it has started, and drains requests before it closes connections."""
+
+    def __init__(
+        self, config: uvicorn.Config, house: House, listener: socket.socket, started: Callable[[str, Path | None], None]
+    ) -> None:
+        super().__init__(config)
+        self._house, self._listener, self._told = house, listener, started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to take requests, and tell it."""
+        await super().startup(sockets)
+        if not self.started:
+            return
+        key = await first_key(self._house.keys, self._house.settings.data)
+        scheme = "https" if self._house.settings.tls_cert else "http"
+        host, port = self._listener.getsockname()[:2]
+        self._told(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", key)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End: no new requests, those under way within the time to drain, streams of events at once."""
+        self._house.draining = True
+        for server in self.servers:
+            server.close()
+        self._house.broadcast.close()
+        await self._house.fleet.drain(self._house.settings.drain_seconds)
+        await asyncio.sleep(0)  # those that were answered are written
+        await super().shutdown(sockets)
+
+
+def own_folder(folder: Path) -> int:
+    """Make the folder of the data if it is missing and lock it. Returns the descriptor that holds the lock.
+
+    Raises SandboxError for a folder that cannot be used, that others may read, or that another service uses.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if folder.stat().st_mode & 0o077:
+            folder.chmod(0o700)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SandboxError(
+            ErrorCode.setup_failed,
+            f"The folder {folder} cannot be used: {error.strerror}.",
+            "Give another one with --data.",
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise SandboxError(
+            ErrorCode.setup_failed,
+            f"Another service uses the folder {folder}.",
+            "Stop that one, or give another folder with --data.",
+        ) from error
+    return lock
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    made = socket.socket(family)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((settings.host, settings.port))
+    except OSError as error:
+        made.close()
+        raise SandboxError(
+            ErrorCode.setup_failed,
+            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror or error}.",
+            "Give another address or port: --host, --port.",
+        ) from error
+    return made
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def say_started(url: str, key: Path | None) -> None:
+    """Print the address on standard output, and on standard error how to use it."""
+    sys.stdout.write(f"{url}\n")
+    sys.stdout.flush()
+    lines = [f"gamebox serves at {url}"]
+    if key is not None:
+        lines += [
+            f"The first key is in {key}. Try:",
+            f'  curl -H "Authorization: Bearer $(cat {key})" {url}/v1/whoami',
+            f'  GAMEBOX_URL={url} GAMEBOX_API_KEY="$(cat {key})" gamebox run uname -a',
+        ]
+    sys.stderr.write("\n".join(lines) + "\n")

@@ -1,0 +1,136 @@
+"""What an operator sets: by a flag of ``gamebox serve``, by a variable GAMEBOX_SERVICE_…, or in a TOML file, in this order."""
+
+from __future__ import annotations
+
+import os
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from sandbox.errors import SandboxError, configuration_error
+
+MIB = 1 << 20
+FILE = "service.toml"
+# In a variable, separated by commas.
+Words = Annotated[tuple[str, ...], NoDecode]
+
+
+def default_folder() -> Path:
+    """Return the folder of the service's data that is used unless another is set."""
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "gamebox" / "service"
+
+
+def _split(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+class Settings(BaseSettings):
+    """The settings of a service. Times are seconds, sizes are bytes; lists in variables are separated by commas."""
+
+    model_config = SettingsConfigDict(env_prefix="GAMEBOX_SERVICE_", extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    data: Path = Field(default_factory=default_folder, description="Folder of the store and the first key.")
+    tls_cert: Path | None = Field(None, description="Certificate for TLS, in PEM.")
+    tls_key: Path | None = Field(None, description="Private key for TLS, in PEM.")
+    behind_proxy: Words = Field((), description="Networks of proxies that speak TLS for the service.")
+    images: Words = Field(("gamebox/*",), description="Patterns of images that tenants may use.")
+    profiles: Words = Field(
+        ("default", "root-on-request", "root", "conformance"), description="Profiles that tenants may use."
+    )
+    time_to_live_seconds: float = Field(3600.0, gt=0, description="Time to live of a sandbox that asks for none.")
+    most_time_to_live_seconds: float = Field(86400.0, gt=0, description="The longest time to live.")
+    idle_seconds: float = Field(900.0, gt=0, description="Idle time after which a sandbox ends that asks for none.")
+    lost_seconds: float = Field(86400.0, gt=0, description="How long a sandbox that is gone is listed.")
+    drain_seconds: float = Field(10.0, ge=0, description="How long requests may go on after SIGTERM.")
+    engine_calls: int = Field(8, ge=1, le=64, description="Sandboxes that are started, attached or removed at once.")
+    body_bytes: int = Field(64 * MIB, ge=1024, description="Largest JSON body of a request.")
+    stop_all: bool = Field(False, description="End all sandboxes when the service ends.")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return where settings come from, the strongest first."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, _file.get("path"))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_lists(cls, values: dict[str, Any]) -> dict[str, Any]:
+        lists = ("behind_proxy", "images", "profiles")
+        return {name: _split(value) if name in lists else value for name, value in values.items()}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for network in self.behind_proxy:
+            ip_network(network)  # raises ValueError
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together")
+        if not self.is_loopback and self.tls_cert is None and not self.behind_proxy:
+            raise ValueError(
+                f"{self.host} is not a loopback address, and keys would cross the network in the clear: "
+                "give tls_cert and tls_key, or behind_proxy with the networks of the proxy that speaks TLS"
+            )
+        if self.time_to_live_seconds > self.most_time_to_live_seconds:
+            raise ValueError("time_to_live_seconds is more than most_time_to_live_seconds")
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host can reach the service."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+# pydantic-settings asks for its sources by class; the file is that of the call which is under way.
+_file: dict[str, Path | None] = {}
+
+
+def read_settings(flags: dict[str, Any], file: Path | None = None) -> Settings:
+    """Return the settings of a service; ``flags`` that are None count as not given.
+
+    Without ``file``, it is service.toml in the data folder, if that exists. Raises SandboxError ``invalid_configuration``.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    if file is None:
+        folder = Path(given.get("data") or os.environ.get("GAMEBOX_SERVICE_DATA") or default_folder())
+        file = folder / FILE if (folder / FILE).is_file() else None
+    elif not file.is_file():
+        raise configuration_error(f"There is no settings file {file}.", "Give --config a TOML file that exists.")
+    _file["path"] = file
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise _wrong(error) from error
+    except ValueError as error:  # of the file's syntax
+        raise configuration_error(f"{file} cannot be read: {error}.", "Correct it, as TOML.") from error
+    finally:
+        _file.clear()
+
+
+def _wrong(error: ValidationError) -> SandboxError:
+    problems = [
+        f"{'.'.join(map(str, each['loc'])) or 'the settings'}: {each['msg'].removeprefix('Value error, ')}"
+        for each in error.errors(include_url=False)
+    ]
+    return configuration_error(
+        f"The service cannot start with these settings: {'; '.join(problems)}.", "See gamebox serve --help."
+    )

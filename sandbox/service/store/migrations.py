@@ -1,0 +1,84 @@
+"""The versions of the store's tables. A change of them is one more step here: none that was released is ever edited."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+STEPS = (
+    """
+    CREATE TABLE tenants (
+        id TEXT PRIMARY KEY,
+        created_at REAL NOT NULL
+    ) STRICT;
+    CREATE TABLE keys (
+        id TEXT PRIMARY KEY,
+        tenant TEXT NOT NULL REFERENCES tenants (id),
+        name TEXT NOT NULL,
+        scope TEXT NOT NULL,
+        digest BLOB NOT NULL UNIQUE,
+        shown TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        expires_at REAL,
+        revoked_at REAL
+    ) STRICT;
+    CREATE TABLE sandboxes (
+        id TEXT PRIMARY KEY,
+        tenant TEXT NOT NULL REFERENCES tenants (id),
+        ident TEXT NOT NULL UNIQUE,
+        state TEXT NOT NULL,
+        reason TEXT,
+        post_mortem TEXT,
+        created_at REAL NOT NULL,
+        ends_at REAL NOT NULL,
+        ended_at REAL,
+        time_to_live_seconds REAL NOT NULL,
+        metadata TEXT NOT NULL,
+        description TEXT NOT NULL,
+        spec TEXT NOT NULL,
+        env TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE requests (
+        sandbox TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
+        id TEXT NOT NULL,
+        operation TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        sent_at REAL NOT NULL,
+        answered_at REAL,
+        PRIMARY KEY (sandbox, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE creations (
+        tenant TEXT NOT NULL REFERENCES tenants (id),
+        key TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        sandbox TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        answer TEXT,
+        PRIMARY KEY (tenant, key)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        tenant TEXT NOT NULL,
+        sandbox TEXT NOT NULL,
+        at REAL NOT NULL,
+        data TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX events_of_tenants ON events (tenant, id);
+    """,
+)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the tables to the last version. A store that has data is copied to ``path`` with its version first.
+
+    Raises sqlite3.Error, and ValueError for a store that a later version of Gamebox has written.
+    """
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > len(STEPS):
+        raise ValueError(f"it was written by a later version of gamebox (its tables have version {version})")
+    if 0 < version < len(STEPS):
+        copy = path.with_suffix(f".{version}{path.suffix}")
+        copy.unlink(missing_ok=True)
+        connection.execute("VACUUM INTO ?", (str(copy),))
+    for number in range(version, len(STEPS)):
+        connection.executescript(f"BEGIN; {STEPS[number]}; PRAGMA user_version = {number + 1}; COMMIT;")

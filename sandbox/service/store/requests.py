@@ -1,0 +1,91 @@
+"""The requests to sandboxes, and the creations that may be asked for again, in the store."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRequest:
+    """A request that was written down before it was sent; ``digest`` is that of its operation and arguments."""
+
+    id: str
+    operation: str
+    digest: bytes
+    sent_at: float
+    answered_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """A sandbox that was asked for with an idempotency key; ``answer`` is None until it runs."""
+
+    digest: bytes
+    sandbox: str
+    answer: Mapping[str, Any] | None
+
+
+def begin(
+    connection: sqlite3.Connection, sandbox: str, ident: str, operation: str, digest: bytes, at: float
+) -> KnownRequest | None:
+    """Write down a request that is about to be sent; return the first one with that id, if there is one."""
+    found = connection.execute("SELECT * FROM requests WHERE sandbox = ? AND id = ?", (sandbox, ident)).fetchone()
+    if found is not None:
+        return _known(found)
+    connection.execute(
+        "INSERT INTO requests (sandbox, id, operation, digest, sent_at) VALUES (?, ?, ?, ?, ?)",
+        (sandbox, ident, operation, digest, at),
+    )
+    return None
+
+
+def answered(connection: sqlite3.Connection, sandbox: str, ident: str, at: float) -> None:
+    """Note that a request was answered."""
+    connection.execute("UPDATE requests SET answered_at = ? WHERE sandbox = ? AND id = ?", (at, sandbox, ident))
+
+
+def of_sandbox(connection: sqlite3.Connection, sandbox: str, *, most: int) -> list[KnownRequest]:
+    """Return the last requests to a sandbox, the latest first."""
+    rows = connection.execute(
+        "SELECT * FROM requests WHERE sandbox = ? ORDER BY sent_at DESC LIMIT ?", (sandbox, most)
+    )
+    return [_known(row) for row in rows]
+
+
+def forget(connection: sqlite3.Connection, before: float) -> None:
+    """Forget requests and creations from before that time; a request that was never answered, too."""
+    connection.execute("DELETE FROM requests WHERE sent_at < ?", (before,))
+    connection.execute("DELETE FROM creations WHERE created_at < ?", (before,))
+
+
+def begin_creation(
+    connection: sqlite3.Connection, tenant: str, key: str, digest: bytes, sandbox: str, at: float
+) -> Creation | None:
+    """Write down that ``sandbox`` is created for an idempotency key; return the first creation, if there is one."""
+    row = connection.execute("SELECT * FROM creations WHERE tenant = ? AND key = ?", (tenant, key)).fetchone()
+    if row is not None:
+        answer = None if row["answer"] is None else json.loads(row["answer"])
+        return Creation(row["digest"], row["sandbox"], answer)
+    connection.execute(
+        "INSERT INTO creations (tenant, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
+        (tenant, key, digest, sandbox, at),
+    )
+    return None
+
+
+def finish_creation(connection: sqlite3.Connection, sandbox: str, answer: Mapping[str, Any]) -> None:
+    """Keep the answer for those who ask again with the same key."""
+    connection.execute("UPDATE creations SET answer = ? WHERE sandbox = ?", (json.dumps(answer), sandbox))
+
+
+def undo_creation(connection: sqlite3.Connection, sandbox: str) -> None:
+    """Forget a creation that failed: who asks again, tries again."""
+    connection.execute("DELETE FROM creations WHERE sandbox = ? AND answer IS NULL", (sandbox,))
+
+
+def _known(row: sqlite3.Row) -> KnownRequest:
+    return KnownRequest(row["id"], row["operation"], row["digest"], row["sent_at"], row["answered_at"])

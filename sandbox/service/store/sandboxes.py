@@ -1,0 +1,117 @@
+"""The sandboxes in the store, and the events of what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+# A sandbox is ``lost`` if it ended without being asked to, and ``ended`` if its time was over; both are listed for a day.
+State = Literal["creating", "running", "paused", "deleting", "ended", "lost"]
+OVER: tuple[State, ...] = ("ended", "lost")
+_JSON = ("metadata", "description", "spec", "env")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRecord:
+    """One sandbox of a tenant. ``ident`` is the name of its container; times are seconds since the epoch.
+
+    ``reason`` is why it ended, in one word, and ``post_mortem`` in words.
+    ``spec`` is what ``SandboxSpec.to_data`` returned, ``env`` the values of the variables that it names.
+    """
+
+    id: str
+    tenant: str
+    ident: str
+    state: State
+    created_at: float
+    ends_at: float
+    time_to_live_seconds: float
+    reason: str | None = None
+    post_mortem: str | None = None
+    ended_at: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    description: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What became of a sandbox, as ``data`` for those who watch; ``id`` grows."""
+
+    id: int
+    tenant: str
+    sandbox: str
+    data: Mapping[str, Any]
+
+
+def insert(connection: sqlite3.Connection, record: SandboxRecord) -> None:
+    """Add a sandbox."""
+    row = _row(record)
+    names = ", ".join(row)
+    connection.execute(f"INSERT INTO sandboxes ({names}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))  # noqa: S608
+
+
+def update(connection: sqlite3.Connection, record: SandboxRecord) -> None:
+    """Replace what is known of a sandbox; one that was deleted stays so."""
+    row = _row(record)
+    places = ", ".join(f"{name} = ?" for name in row)
+    connection.execute(f"UPDATE sandboxes SET {places} WHERE id = ?", (*row.values(), record.id))  # noqa: S608
+
+
+def delete(connection: sqlite3.Connection, ident: str) -> None:
+    """Forget a sandbox and its requests."""
+    connection.execute("DELETE FROM sandboxes WHERE id = ?", (ident,))
+
+
+def every(connection: sqlite3.Connection) -> list[SandboxRecord]:
+    """Return all sandboxes, the oldest first."""
+    found = connection.execute("SELECT * FROM sandboxes ORDER BY created_at, id")
+    return [_record(row) for row in found]
+
+
+def add_event(connection: sqlite3.Connection, tenant: str, sandbox: str, at: float, data: Mapping[str, Any]) -> Event:
+    """Write down what became of a sandbox."""
+    added = connection.execute(
+        "INSERT INTO events (tenant, sandbox, at, data) VALUES (?, ?, ?, ?)", (tenant, sandbox, at, json.dumps(data))
+    )
+    return Event(added.lastrowid or 0, tenant, sandbox, data)
+
+
+def events_after(
+    connection: sqlite3.Connection, tenant: str, sandbox: str | None, after: int, most: int
+) -> list[Event] | None:
+    """Return the events of a tenant, or of one sandbox, after the one with that id; None if some of them were forgotten."""
+    oldest = connection.execute("SELECT min(id) FROM events").fetchone()[0]
+    last = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'events'").fetchone()[0] or 0
+    if after > last or (after < last and (oldest is None or after < oldest - 1)):
+        return None
+    rows = connection.execute(
+        "SELECT * FROM events WHERE tenant = ? AND id > ? AND (? IS NULL OR sandbox = ?) ORDER BY id LIMIT ?",
+        (tenant, after, sandbox, sandbox, most),
+    )
+    return [Event(row["id"], row["tenant"], row["sandbox"], json.loads(row["data"])) for row in rows]
+
+
+def last_event(connection: sqlite3.Connection) -> int:
+    """Return the id of the last event; 0 if there was none."""
+    found = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'events'").fetchone()[0]
+    return int(found or 0)
+
+
+def forget_events(connection: sqlite3.Connection, before: float) -> None:
+    """Forget the events from before that time."""
+    connection.execute("DELETE FROM events WHERE at < ?", (before,))
+
+
+def _row(record: SandboxRecord) -> dict[str, Any]:
+    row = asdict(record)
+    return {name: json.dumps(value) if name in _JSON else value for name, value in row.items()}
+
+
+def _record(row: sqlite3.Row) -> SandboxRecord:
+    fields = {name: json.loads(row[name]) if name in _JSON else row[name] for name in row.keys()}  # noqa: SIM118
+    return SandboxRecord(**fields)
