@@ -17,12 +17,13 @@ import httpx
 from sandbox.envelope import Envelope
 from sandbox.errors import SandboxError
 from sandbox.interrupts import Shield
-from sandbox.operations import Request
+from sandbox.operations import Logs, Request
 from sandbox.operations.base import Prepared
 from sandbox.operations.wire import read_envelope, request_data
 from sandbox.pipe.stdin import pieces
 from sandbox.pipe.watching import Watch
 
+from .codes import ProblemCode
 from .events import Event, parse_events
 from .service import READ_SECONDS, Attempts, Call, Service, nonsense
 
@@ -134,6 +135,12 @@ class Asked:
                         if (answer := self._take(event)) is not None:
                             return answer
                     raise httpx.RemoteProtocolError("the stream ended before the answer")
+            except SandboxError as error:
+                if error.code is not ProblemCode.output_gone:
+                    raise
+                answer = self._ask()
+                self._catch_up(answer, int(last))
+                return answer
             except httpx.TransportError as error:
                 attempts = attempts or self.service.attempts(call)
                 attempts.wait_after(error)
@@ -151,6 +158,17 @@ class Asked:
             raise nonsense(self.service, self.request.operation) from error
         self.watch.take(chunk)
         return None
+
+    def _catch_up(self, answer: Envelope[Any], offset: int) -> None:
+        """Pass on what the service does not keep any more, as far as the sandbox has it; its streams come as one."""
+        ident = getattr(answer.result, "id", "")
+        while ident and self.watch is not None:
+            request = Logs.model_validate({"id": ident, "offset": offset})
+            logs = Asked(self.service, self.sandbox_path, request, Prepared({})).carry_out()
+            if not logs.ok or logs.result.next_offset <= offset:
+                return
+            self.watch.take(_STREAMS["stdout"] + logs.result.content_bytes)
+            offset = logs.result.next_offset
 
 
 class Stop:
@@ -170,7 +188,9 @@ class Stop:
 
     def now(self) -> None:
         """Stop it, if it was begun; return when it has ended, or after some seconds."""
-        self._delete()
+        if self._delete():
+            with suppress(SandboxError):
+                self._service.request(Call("GET", self._path, read_seconds=STOP_SECONDS, patience_seconds=0))
 
     def forget(self) -> None:
         """The request is over."""
@@ -181,7 +201,7 @@ class Stop:
             self._over.wait(LOOK_AGAIN_SECONDS)  # it may be on its way still
 
     def _delete(self) -> bool:
-        """Return whether the service has stopped it."""
+        """Return whether the service knows it, and stops it."""
         with suppress(SandboxError):
             self._service.request(Call("DELETE", self._path, read_seconds=STOP_SECONDS, patience_seconds=0))
             return True

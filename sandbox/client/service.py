@@ -299,13 +299,14 @@ def _checked_url(url: str | None) -> tuple[str, bool]:
 
 
 def _checked_key(key: str | None) -> str:
-    if not key or not key.strip().isascii() or not key.strip().isprintable():
+    key = (key or "").strip()
+    if not key or not key.isascii() or not key.isprintable():
         raise SandboxError(
             ErrorCode.invalid_configuration,
             "The key to the service is missing." if not key else "The key to the service has characters that no key has.",
             f"Give api_key=..., or set {API_KEY}; a new service writes its first key to admin.key in its folder.",
         )
-    return key.strip()
+    return key
 
 
 def _invalid(message: str) -> SandboxError:

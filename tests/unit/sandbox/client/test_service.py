@@ -1,0 +1,233 @@
+"""Requests to a service that is slow, busy, cut off or not there, over real connections."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from sandbox.client import service as module
+from sandbox.client.codes import ProblemCode
+from sandbox.client.service import Call, Service
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+
+KEY = "e2b_" + "0" * 40
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+class Scripted(ThreadingHTTPServer):
+    """Answers one request after the other as it was told, and notes them."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[Answer] = []
+        self.seen: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def handle_any(self) -> None:
+        server: Any = self.server
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        server.seen.append((self.command, self.path, dict(self.headers), body))
+        server.answers.pop(0)(self)
+
+    do_GET = do_POST = handle_any  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    made = Scripted()
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+@pytest.fixture
+def service(server: Scripted) -> Iterator[Service]:
+    made = Service(server.url, KEY)
+    yield made
+    made.close()
+
+
+def says(status: int, data: Any = None, **headers: str) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        body = json.dumps(data).encode()
+        handler.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def hangs_up(handler: BaseHTTPRequestHandler) -> None:
+    handler.connection.shutdown(socket.SHUT_RDWR)
+    handler.close_connection = True
+
+
+def test_the_key_goes_along(server: Scripted, service: Service) -> None:
+    server.answers = [says(200, {"a": 1})]
+    assert service.json(Call("POST", "/v1/x", b"{}", params={"path": "a b"})) == {"a": 1}
+    method, path, headers, body = server.seen[0]
+    assert (method, path, body) == ("POST", "/v1/x?path=a+b", b"{}")
+    assert (headers["Authorization"], headers["Content-Type"]) == (f"Bearer {KEY}", "application/json")
+    assert KEY not in repr(service)
+
+
+def test_what_may_be_repeated_is_sent_again_after_a_cut(server: Scripted, service: Service) -> None:
+    server.answers = [hangs_up, hangs_up, says(200, "there")]
+    assert service.json(Call("POST", "/v1/x", b"{}", repeatable=True)) == "there"
+    assert [seen[3] for seen in server.seen] == [b"{}"] * 3
+
+
+def test_what_may_not_be_repeated_is_not(server: Scripted, service: Service) -> None:
+    server.answers = [hangs_up]
+    with pytest.raises(SandboxUnavailableError, match="does not answer") as caught:
+        service.json(Call("POST", "/v1/x"))
+    assert (caught.value.reason, caught.value.effects, len(server.seen)) == ("service_unreachable", "unknown", 1)
+
+
+def test_a_busy_service_is_asked_again_when_it_says(server: Scripted, service: Service) -> None:
+    server.answers = [says(503, {"detail": "Full.", "code": "capacity"}, Retry_After="1"), says(200, "there")]
+    began = time.monotonic()
+    assert service.json(Call("POST", "/v1/x")) == "there"
+    assert time.monotonic() - began >= 1
+
+
+def test_a_service_that_stays_busy(server: Scripted, service: Service) -> None:
+    server.answers = [says(429, {"detail": "Too many.", "code": "capacity", "hint": "Wait.", "retryable": True}, Retry_After="60")]
+    with pytest.raises(SandboxError) as caught:
+        service.json(Call("POST", "/v1/x"))
+    assert (caught.value.code, caught.value.retryable, len(server.seen)) == (ErrorCode.capacity, True, 1)
+
+
+def test_a_creation_that_is_under_way_is_waited_for(server: Scripted, service: Service) -> None:
+    begun = {"detail": "It is being made.", "code": "creation_in_progress"}
+    server.answers = [says(409, begun), says(409, begun), says(201, {"id": "a"})]
+    assert service.json(Call("POST", "/v1/sandboxes", b"{}")) == {"id": "a"}
+
+
+@pytest.mark.parametrize(
+    ("status", "problem", "code"),
+    [
+        (401, {"detail": "The key is not valid.", "code": "unauthorized", "hint": "Send one."}, ProblemCode.unauthorized),
+        (404, {"detail": "No such.", "code": "sandbox_not_found"}, ErrorCode.sandbox_not_found),
+        (418, {"detail": "A later code.", "code": "teapot"}, ProblemCode.internal_error),
+        (410, {"detail": "Gone.", "code": "sandbox_unavailable", "reason": "killed"}, ErrorCode.sandbox_unavailable),
+        (500, "no problem", ErrorCode.sandbox_unavailable),
+    ],
+)
+def test_problems_become_errors(server: Scripted, service: Service, status: int, problem: Any, code: object) -> None:
+    server.answers = [says(status, problem)]
+    with pytest.raises(SandboxError) as caught:
+        service.json(Call("GET", "/v1/x"))
+    assert caught.value.code == code
+    if status == 410:
+        assert isinstance(caught.value, SandboxUnavailableError)
+        assert caught.value.reason == "killed"
+
+
+def test_an_answer_that_is_no_json(server: Scripted, service: Service) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "5")
+        handler.end_headers()
+        handler.wfile.write(b"<html")
+
+    server.answers = [answer]
+    with pytest.raises(SandboxUnavailableError, match="something else"):
+        service.json(Call("GET", "/v1/x"))
+
+
+def test_a_long_request_goes_on_while_the_service_lives(server: Scripted, service: Service) -> None:
+    """Its connection may have been lost on the way; asked again with its id, it joins the one under way."""
+    server.answers = [lambda _: time.sleep(0.5), says(200, "alive"), says(200, "there")]
+    call = Call("POST", "/v1/x", read_seconds=0.2, repeatable=True, joins=True, patience_seconds=0)
+    assert service.json(call) == "there"
+    assert [seen[1] for seen in server.seen] == ["/v1/x", "/healthz", "/v1/x"]
+
+
+def test_a_service_that_is_not_there_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    began = time.monotonic()
+    with pytest.raises(SandboxUnavailableError) as caught:
+        Service(url, KEY).json(Call("POST", "/v1/x", repeatable=True))
+    assert url in caught.value.message
+    assert (caught.value.effects, time.monotonic() - began < 5) == ("none", True)
+
+
+def test_a_service_that_restarts_is_waited_for(server: Scripted, service: Service) -> None:
+    server.answers = [says(200, "before")]
+    assert service.json(Call("GET", "/v1/x")) == "before"
+    port = server.server_address[1]
+    server.shutdown()
+    server.server_close()
+    service.close()  # its connections ended with the server
+
+    class Again(Scripted):
+        allow_reuse_address = True
+
+        def __init__(self) -> None:
+            ThreadingHTTPServer.__init__(self, ("127.0.0.1", port), _Handler)
+            self.answers, self.seen = [says(200, "after")], []
+
+    answers: list[Any] = []
+    asking = threading.Thread(target=lambda: answers.append(service.json(Call("POST", "/v1/x"))))
+    asking.start()
+    time.sleep(0.5)
+    later = Again()
+    threading.Thread(target=later.serve_forever, daemon=True).start()
+    asking.join(20)
+    later.shutdown()
+    later.server_close()
+    assert answers == ["after"]
+
+
+@pytest.mark.parametrize(
+    "url", ["", "127.0.0.1:8000", "ftp://host", "http://", "http://host:port", "http://u:p@host", "http://host/?q=1", "http://[::1"]
+)
+def test_addresses_that_are_none(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GAMEBOX_URL", raising=False)
+    with pytest.raises(SandboxError) as caught:
+        Service(url, KEY)
+    assert caught.value.code is ErrorCode.invalid_configuration
+    assert "GAMEBOX_URL" in caught.value.hint
+
+
+@pytest.mark.parametrize("key", ["", "  ", "a\nb", "ключ"])
+def test_keys_that_are_none(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GAMEBOX_API_KEY", raising=False)
+    with pytest.raises(SandboxError) as caught:
+        Service("http://127.0.0.1:1", key)
+    assert caught.value.code is ErrorCode.invalid_configuration
+    assert "GAMEBOX_API_KEY" in caught.value.hint
+
+
+def test_address_and_key_of_the_environment(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAMEBOX_URL", f"{server.url}/")
+    monkeypatch.setenv("GAMEBOX_API_KEY", f" {KEY}\n")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")  # no way to this host
+    server.answers = [says(200, 1)]
+    service = Service()
+    assert service.json(Call("GET", "/v1/x")) == 1
+    assert server.seen[0][2]["Authorization"] == f"Bearer {KEY}"
+    service.close()
