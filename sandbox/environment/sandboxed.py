@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_types
@@ -31,9 +31,10 @@ from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import Watch, with_onlooker
 from sandbox.state.file_state import FileState
 from sandbox.state.history import History
+from sandbox.state.initial_workspace import InitialWorkspace
 from sandbox.state.methods import MOST_CHANGES
 from sandbox.text.wording import duration, size
-from sandbox.transfers.copying import Incoming, outgoing
+from sandbox.transfers.copying import Incoming, bounded, outgoing
 
 from .base import Approver, Environment
 from .call_errors import check_request
@@ -547,12 +548,60 @@ class SandboxedEnvironment(Environment):
     ) -> Envelope[op.UploadResult]:
         def work(started: float) -> Envelope[op.UploadResult]:
             kind, own_mode, pieces = outgoing(data_or_path, self.limits.transfer_bytes)
-            body = passing(pieces)
-            request = op.Upload(path=path, kind=kind, mode=own_mode if mode is None else mode)
-            reply = self._live().request("upload", request.model_dump(), timeout_seconds=SILENCE_SECONDS, body=body)
-            return self._envelope(request, request.read_reply(reply, self._host), started)
+            return self._sent(kind, passing(pieces), path, own_mode if mode is None else mode, started)
 
         return self.hidden.envelope(self._answered(op.Upload, work))
+
+    def upload_pieces(
+        self,
+        kind: Literal["file", "tree"],
+        pieces: Iterable[bytes],
+        path: str,
+        *,
+        mode: int | None = None,
+        initial: bool = False,
+    ) -> Envelope[op.UploadResult]:
+        """Do what ``upload`` does with bytes as they come: a file's, or the tar of a folder (``kind`` "tree").
+
+        ``initial`` says that they are the files that the sandbox starts with, which later changes are compared with. What
+        ``pieces`` raises is raised.
+        """
+
+        def work(started: float) -> Envelope[op.UploadResult]:
+            body, history = bounded(pieces, self.limits.transfer_bytes), self.state.history
+            if initial:
+                with history.lock:
+                    history.base = base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
+                body = base.copy_passing(body)
+            envelope = self._sent(kind, body, path, mode, started)
+            if initial and self.track_changes:
+                with history.lock:
+                    self.state.begin(empty=False)
+            return envelope
+
+        return self.hidden.envelope(self._answered(op.Upload, work))
+
+    def _sent(
+        self, kind: Literal["file", "tree"], body: Iterable[bytes], path: str, mode: int | None, started: float
+    ) -> Envelope[op.UploadResult]:
+        request = op.Upload(path=path, kind=kind, mode=mode)
+        reply = self._live().request("upload", request.model_dump(), timeout_seconds=SILENCE_SECONDS, body=body)
+        return self._envelope(request, request.read_reply(reply, self._host), started)
+
+    def download_pieces(
+        self, path: str, sink: Callable[[bytes | memoryview], None], *, without: Sequence[str] = ()
+    ) -> Envelope[op.DownloadResult]:
+        """Pass a file, or the tar of a folder, to ``sink`` as it comes, in this thread; what it raises is raised.
+
+        The result says which of both it was. After a failure ``sink`` may have got a part.
+        """
+
+        def work(started: float) -> Envelope[op.DownloadResult]:
+            request = op.Download(path=path, without=tuple(without))
+            reply = self._live().request("download", request.model_dump(), timeout_seconds=SILENCE_SECONDS, sink=sink)
+            return self._envelope(request, request.read_reply(reply, self._host), started)
+
+        return self.hidden.envelope(self._answered(op.Download, work))
 
     def download(
         self,

@@ -22,7 +22,7 @@ from .house import House
 from .keys import Keys
 from .problems import Problem, ProblemCode, problem_of
 from .reading import is_request_id, new_request_id
-from .routes import events, health, keys, operations, sandboxes
+from .routes import events, files, health, keys, operations, sandboxes
 from .settings import Settings
 from .store.database import Database
 
@@ -63,7 +63,7 @@ def make_app(house: House) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.house = house
-    for each in (health, keys, sandboxes, events, operations):  # the operations are last: their route takes any name
+    for each in (health, keys, sandboxes, events, files, operations):  # the operations are last: their route takes any name
         app.include_router(each.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(SandboxError, _sandbox_error)

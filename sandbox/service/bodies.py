@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
-from sandbox.operations import Request
+from sandbox.operations import OPERATIONS
 
 from .problems import Problem, ProblemCode
 from .settings import Settings
@@ -184,9 +184,11 @@ def read_body(kind: type[B], data: bytes) -> B:
         ) from error
 
 
-def checked_arguments(request: type[Request], args: Mapping[str, Any]) -> str | None:
-    """Return the first argument of an operation that a tenant may not give, or None."""
-    return next(iter(sorted((request.host_only() - HOST_ARGUMENTS) & set(args))), None)
+def checked_arguments(operation: str, args: Mapping[str, Any]) -> str | None:
+    """Return the first argument of an operation that a tenant may not give, or None: it is for the host, or a path on it."""
+    kind = OPERATIONS.get(operation)
+    refused = frozenset({"to"}) if kind is None else kind.host_only() - HOST_ARGUMENTS
+    return next(iter(sorted(refused & set(args))), None)
 
 
 def _no_constant(text: str) -> Any:

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 TIDY_SECONDS = 600.0
+# Uploads and downloads at once: each holds a thread for as long as its client takes.
+MOST_TRANSFERS = 64
 # Requests, creations and events of longer ago are forgotten.
 REMEMBERED_SECONDS = 86400.0
 # The sections of a description that change from moment to moment are asked for.
@@ -50,6 +52,7 @@ class Fleet:
         self.settings, self.database, self.broadcast = settings, database, broadcast
         self._live: dict[str, LiveSandbox] = {}
         self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
+        self._transfers = ThreadPoolExecutor(MOST_TRANSFERS, thread_name_prefix="gamebox-transfer")
         # Attaching to what waits does not hold up what is asked for now.
         self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -81,6 +84,7 @@ class Fleet:
         running = [each.environment for each in self._all() if each.record.state == "running" and each.environment]
         await asyncio.gather(*(each.close() for each in running), return_exceptions=True)
         self._engine.shutdown(wait=False, cancel_futures=True)
+        self._transfers.shutdown(wait=False, cancel_futures=True)
 
     async def drain(self, seconds: float) -> None:
         """Wait until no request is under way, at most so long."""
@@ -348,6 +352,10 @@ class Fleet:
 
     def _make(self, record: SandboxRecord) -> LiveSandbox:
         return LiveSandbox(record, lambda: self._attach(self._live[record.id]))
+
+    def transfer(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Call in a thread of those that move files."""
+        return asyncio.get_running_loop().run_in_executor(self._transfers, call)
 
     async def _in_engine(self, call: Callable[[], T]) -> T:
         """Call in a thread of those that speak with the engine: so many at once, the others queue."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,13 +15,17 @@ from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.operations import OPERATIONS, Change, HostArguments
 from sandbox.pipe.watching import Watch
 
+from .bridges import BodyBridge
 from .clock import iso, now
 from .output import OutputLog
-from .requests_under_way import Requests, RequestUnderWay, digest_of, reused
+from .requests_under_way import Answer, Requests, RequestUnderWay, digest_of, reused
 from .store import requests as rows
 from .store.database import Database
 from .store.requests import KnownRequest
 from .store.sandboxes import OVER, SandboxRecord
+
+# The methods on the state of the files that change nothing.
+_LOOKS = frozenset({"changes", "checkpoints", "export_patch"})
 
 
 @dataclass(eq=False)
@@ -72,6 +75,12 @@ class LiveSandbox:
             self.attaching = self.attach()
         return await asyncio.shield(self.attaching)
 
+    async def describe(self) -> dict[str, str]:
+        """Return what an agent is told of the sandbox, from memory if it is not attached or does not run."""
+        if self.record.state == "running" and self.environment is not None:
+            return await self.environment.describe()
+        return dict(self.record.description)
+
     def loss(self) -> SandboxUnavailableError:
         """Return why the sandbox cannot be used any more."""
         record = self.record
@@ -84,59 +93,88 @@ class LiveSandbox:
         )
 
     async def send(
-        self, database: Database, operation: str, args: Mapping[str, Any], ident: str, *, streams: bool
+        self,
+        database: Database,
+        operation: str,
+        args: Mapping[str, Any],
+        ident: str,
+        *,
+        streams: bool = False,
+        reads: bool = False,
     ) -> RequestUnderWay:
         """Send a request, or find the one that was sent with the same id. Raises Problem.
 
         It is written down before it is sent; one that a service before this one sent is sent again with its id, and the guest
-        answers with what became of the first.
+        answers with what became of the first. ``streams`` says that its output is wanted as it comes, ``reads`` that its
+        standard input will be streamed.
         """
         digest = digest_of(operation, args)
         if (found := self.requests.same(ident, digest)) is not None:
             return found
-        kind, known = OPERATIONS[operation], None
-        if not kind.repeatable:
+        known = None
+        if not _is_repeatable(operation):
             begun, sandbox = now(), self.record.id
             known = await database.call(lambda c: rows.begin(c, sandbox, ident, operation, digest, begun))
             if known is not None and known.digest != digest:
                 raise reused(ident)
             if (found := self.requests.same(ident, digest)) is not None:  # it was made while we waited
                 return found
-        listens = streams and operation == "run" and not args.get("background")
-        request = RequestUnderWay(ident, operation, digest, OutputLog() if listens else None)
+        foreground = operation == "run" and not args.get("background")
+        request = RequestUnderWay(
+            ident,
+            operation,
+            digest,
+            OutputLog() if streams and foreground else None,
+            BodyBridge() if reads and foreground else None,
+        )
 
-        async def work(request: RequestUnderWay) -> bytes:
-            envelope = await self._carry_out(request, args, known)
-            if not kind.repeatable:
+        async def work(request: RequestUnderWay) -> Answer:
+            answer = Answer(await self._carry_out(request, args, known))
+            if not _is_repeatable(operation):
                 done, sandbox = now(), self.record.id
                 database.note(lambda c: rows.answered(c, sandbox, ident, done))
-            return encode(envelope)
+            return answer
 
         return self.requests.begin(request, work)
 
     async def _carry_out(
         self, request: RequestUnderWay, args: Mapping[str, Any], known: KnownRequest | None
     ) -> Envelope[Any]:
-        kind = OPERATIONS[request.operation]
-        given = dict(args)
-        if issubclass(kind, Change):
-            given["request_id"] = request.id
-        elif known is not None:
+        kind = OPERATIONS.get(request.operation)
+        if known is not None and (kind is None or not issubclass(kind, Change)):
             return _unknown_effects()
-        watch = None
-        if kind.starts_process or kind.waits:
-            output = request.output
-            watch = Watch(on_bytes=None if output is None else output.append, cancel=request.cancel)
         try:
             environment = await self.ready()
-            return await environment.execute(request.operation, HostArguments(given), watch=watch)
+            if kind is None:
+                return await _of_state(environment, request.operation, args)
+            given = HostArguments(args)
+            if issubclass(kind, Change):
+                given["request_id"] = request.id
+            watch = _watch(request) if kind.starts_process or kind.waits else None
+            return await environment.execute(request.operation, given, watch=watch)
         except SandboxError as error:
             return Failure.of(error)
 
 
-def encode(envelope: Envelope[Any]) -> bytes:
-    """Return the envelope as JSON. Bytes of names that are not UTF-8 come as lone surrogates, escaped."""
-    return json.dumps(envelope.to_dict()).encode()
+def _is_repeatable(operation: str) -> bool:
+    kind = OPERATIONS.get(operation)
+    return operation in _LOOKS if kind is None else kind.repeatable
+
+
+def _watch(request: RequestUnderWay) -> Watch:
+    output = request.output
+    return Watch(on_bytes=None if output is None else output.append, cancel=request.cancel, stdin=request.stdin)
+
+
+async def _of_state(environment: AsyncEnvironment, method: str, args: Mapping[str, Any]) -> Envelope[Any]:
+    """Return what a method on the state of the files answers."""
+    try:
+        answer: Envelope[Any] = await getattr(environment, method)(**args)
+        return answer
+    except TypeError as error:  # of the arguments, which are the client's
+        return Failure(
+            ErrorCode.invalid_arguments, f"The arguments of {method} do not fit: {str(error)[:300]}.", "Correct that."
+        )
 
 
 def _unknown_effects() -> Failure[Any]:

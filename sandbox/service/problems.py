@@ -10,36 +10,12 @@ from typing import Any
 
 from starlette.responses import Response
 
+from sandbox.client.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
 
+__all__ = ["Problem", "ProblemCode", "problem_of"]
+
 MEDIA_TYPE = "application/problem+json"
-
-
-class ProblemCode(StrEnum):
-    """The codes of problems that no sandbox has; those of ``ErrorCode`` come as problems, too."""
-
-    unauthorized = "unauthorized"
-    locked_out = "locked_out"
-    forbidden = "forbidden"
-    forbidden_by_operator = "forbidden_by_operator"
-    route_not_found = "route_not_found"
-    method_not_allowed = "method_not_allowed"
-    unknown_operation = "unknown_operation"
-    key_not_found = "key_not_found"
-    request_not_found = "request_not_found"
-    request_id_reused = "request_id_reused"
-    idempotency_key_reused = "idempotency_key_reused"
-    creation_in_progress = "creation_in_progress"
-    invalid_json = "invalid_json"
-    invalid_body = "invalid_body"
-    invalid_query = "invalid_query"
-    body_too_large = "body_too_large"
-    output_gone = "output_gone"
-    events_gone = "events_gone"
-    range_not_satisfiable = "range_not_satisfiable"
-    wrong_state = "wrong_state"
-    draining = "draining"
-    internal_error = "internal_error"
 
 
 class Problem(Exception):  # noqa: N818  # RFC 9457 calls it so

@@ -9,8 +9,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sandbox.envelope import Envelope
+from sandbox.operations.wire import envelope_data
 from sandbox.pipe.watching import CancelToken
 
+from .bridges import BodyBridge
 from .output import OutputLog
 from .problems import Problem, ProblemCode
 
@@ -18,26 +21,47 @@ from .problems import Problem, ProblemCode
 MOST_ANSWERS, MOST_ANSWER_BYTES = 64, 8 << 20
 
 
+class Answer:
+    """An envelope, and how it is sent."""
+
+    def __init__(self, envelope: Envelope[Any]) -> None:
+        self.envelope = envelope
+        self.plain = _encoded(envelope, with_bytes=False)
+        """The envelope as JSON. Bytes of names that are not UTF-8 come as lone surrogates, escaped."""
+
+    def json(self, *, with_bytes: bool) -> bytes:
+        """Return the envelope as JSON, with the bytes of its result that texts cannot hold for those who ask for them."""
+        return _encoded(self.envelope, with_bytes=True) if with_bytes else self.plain
+
+
+def _encoded(envelope: Envelope[Any], *, with_bytes: bool) -> bytes:
+    return json.dumps(envelope_data(envelope, with_bytes=with_bytes)).encode()
+
+
 @dataclass(eq=False)
 class RequestUnderWay:
-    """One request; ``answer`` is the envelope as JSON once ``task`` is done. ``output`` is None unless it is streamed."""
+    """One request; ``answer`` is known once ``task`` is done. ``output`` is None unless it is streamed.
+
+    ``stdin`` is what the command reads if its client streams it.
+    """
 
     id: str
     operation: str
     digest: bytes
     output: OutputLog | None = None
+    stdin: BodyBridge | None = None
     cancel: CancelToken = field(default_factory=CancelToken)
-    task: asyncio.Task[bytes] | None = None
+    task: asyncio.Task[Answer] | None = None
 
     @property
-    def answer(self) -> bytes | None:
-        """The envelope as JSON; None while it is not known."""
+    def answer(self) -> Answer | None:
+        """The answer; None while it is not known."""
         task = self.task
         done = task is not None and task.done() and not task.cancelled() and task.exception() is None
         return task.result() if task is not None and done else None
 
-    async def wait(self) -> bytes:
-        """Wait for the envelope, as JSON; if the waiting is cancelled, the request goes on. Raises what it raised."""
+    async def wait(self) -> Answer:
+        """Wait for the answer; if the waiting is cancelled, the request goes on. Raises what it raised."""
         if self.task is None:
             raise RuntimeError("the request was not begun")
         return await asyncio.shield(self.task)
@@ -54,12 +78,7 @@ class Requests:
         """Return a request under way, or one that was answered lately. Raises Problem."""
         found = self._by_id.get(ident)
         if found is None:
-            raise Problem(
-                404,
-                ProblemCode.request_not_found,
-                f"There is no request {ident!r:.80} under way.",
-                "Requests are known by their X-Request-Id until some time after their answer.",
-            )
+            raise unknown_request(ident)
         return found
 
     def same(self, ident: str, digest: bytes) -> RequestUnderWay | None:
@@ -70,7 +89,7 @@ class Requests:
         return found
 
     def begin(
-        self, request: RequestUnderWay, work: Callable[[RequestUnderWay], Coroutine[Any, Any, bytes]]
+        self, request: RequestUnderWay, work: Callable[[RequestUnderWay], Coroutine[Any, Any, Answer]]
     ) -> RequestUnderWay:
         """Have ``work`` carry out a request in a task of its own."""
         self._by_id[request.id] = request
@@ -82,13 +101,15 @@ class Requests:
         """Return the requests that were not answered yet."""
         return [each for each in self._by_id.values() if each.task is not None and not each.task.done()]
 
-    def _ended(self, request: RequestUnderWay, task: asyncio.Task[bytes]) -> None:
+    def _ended(self, request: RequestUnderWay, task: asyncio.Task[Answer]) -> None:
         if request.output is not None:
             request.output.finish()
+        if request.stdin is not None:
+            request.stdin.break_off()
         if task.cancelled() or task.exception() is not None:  # nothing to be had by asking again
             self._by_id.pop(request.id, None)
             return
-        self._kept_bytes += len(task.result())
+        self._kept_bytes += len(task.result().plain)
         self._by_id[request.id] = self._by_id.pop(request.id, request)  # the order is that of the answers
         answered = [each for each in self._by_id.values() if each.answer is not None]
         for each in answered[:-1]:
@@ -96,12 +117,22 @@ class Requests:
                 return
             answered.remove(each)
             del self._by_id[each.id]
-            self._kept_bytes -= len(each.answer or b"")
+            self._kept_bytes -= len(each.answer.plain if each.answer else b"")
 
 
 def digest_of(operation: str, args: Mapping[str, Any]) -> bytes:
     """Return a digest that is the same for equal requests."""
     return hashlib.sha256(json.dumps([operation, args], sort_keys=True).encode()).digest()
+
+
+def unknown_request(ident: str) -> Problem:
+    """Return the problem of an id that no request under way has."""
+    return Problem(
+        404,
+        ProblemCode.request_not_found,
+        f"There is no request {ident!r:.80} under way.",
+        "Requests are known by their X-Request-Id until some time after their answer.",
+    )
 
 
 def reused(ident: str) -> Problem:

@@ -52,6 +52,18 @@ def outgoing(
     return "file", source.stat().st_mode & 0o777, file_chunks(source, limit)
 
 
+def bounded(pieces: Iterable[bytes], limit: int) -> Iterable[bytes]:
+    """Yield the pieces. Raises OperationError ``file_too_large`` past ``limit`` bytes."""
+    sent = 0
+    for piece in pieces:
+        sent += len(piece)
+        if sent > limit:
+            raise OperationError(
+                ErrorCode.file_too_large, f"The upload is larger than the transfer limit of {limit} bytes.", _SMALLER
+            )
+        yield piece
+
+
 class Incoming:
     """Takes the stream of a download: into memory, or into a folder beside the host path ``to`` until it is complete.
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from starlette.requests import ClientDisconnect
 
 from sandbox.operations import OPERATIONS
 from sandbox.operations.base import Transfer
+from sandbox.operations.wire import STATE_METHODS
 from sandbox.service.bodies import checked_arguments, read_json
+from sandbox.service.bridges import BrokenOffError
 from sandbox.service.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
 from sandbox.service.house import Reader, User, house_of, sandbox_of
 from sandbox.service.output import OutputGoneError
 from sandbox.service.problems import Problem, ProblemCode
 from sandbox.service.reading import body_of, is_request_id, offset_of, request_id, wants_events
-from sandbox.service.requests_under_way import RequestUnderWay
+from sandbox.service.requests_under_way import Requests, RequestUnderWay, unknown_request
 
 router = APIRouter(tags=["operations"])
-NAMES = tuple(name for name, kind in OPERATIONS.items() if not issubclass(kind, Transfer))
+NAMES = (*(name for name, kind in OPERATIONS.items() if not issubclass(kind, Transfer)), *STATE_METHODS)
+# The client of a request that reads may be a moment before the request itself.
+BEGIN_SECONDS, LOOK_SECONDS = 5.0, 0.02
+STOP_SECONDS = 30.0
 
 
 @router.post("/v1/sandboxes/{sandbox_id}/{operation}")
@@ -37,14 +42,36 @@ async def operate(request: Request, caller: User, sandbox_id: str, operation: st
         )
     house = house_of(request)
     args = read_json(await body_of(request, house.settings.body_bytes))
-    if (refused := checked_arguments(OPERATIONS[operation], args)) is not None:
+    if (refused := checked_arguments(operation, args)) is not None:
         raise Problem(
             422, ProblemCode.invalid_body, f"{operation} takes no {refused} from a client.", f"Leave out {refused}."
         )
     ident = _ident(request, args)
     offset = offset_of(request)
-    sent = await live.send(house.database, operation, args, ident, streams=wants_events(request))
+    reads = request.headers.get("x-gamebox-stdin", "").lower() == "stream"
+    sent = await live.send(house.database, operation, args, ident, streams=wants_events(request), reads=reads)
     return await _answered(request, sent, offset)
+
+
+@router.put("/v1/sandboxes/{sandbox_id}/requests/{request_id}/stdin", status_code=204)
+async def feed(request: Request, caller: User, sandbox_id: str, request_id: str) -> Response:
+    """Stream the standard input of a command, no faster than it reads; if the body breaks off, the command is stopped."""
+    requests = sandbox_of(request, caller, sandbox_id).requests
+    sent = await _begun(requests, request_id)
+    if sent.stdin is None:
+        raise Problem(
+            409, ProblemCode.wrong_state, "The request reads no stream.", "Send run with 'X-Gamebox-Stdin: stream'."
+        )
+    try:
+        async for data in request.stream():
+            await sent.stdin.write(data)
+        sent.stdin.finish()
+    except BrokenOffError:
+        pass  # it reads no more
+    except ClientDisconnect:
+        sent.cancel.cancel()
+        raise
+    return Response(status_code=204)
 
 
 @router.get("/v1/sandboxes/{sandbox_id}/requests")
@@ -62,12 +89,30 @@ async def get_request(request: Request, caller: User, sandbox_id: str, request_i
     return await _answered(request, sent, offset_of(request))
 
 
-@router.delete("/v1/sandboxes/{sandbox_id}/requests/{request_id}", status_code=202)
-async def cancel_request(request: Request, caller: User, sandbox_id: str, request_id: str) -> dict[str, str]:
-    """Stop a request: the command and all it started are killed, and its answer is the failure ``cancelled``."""
-    sent = sandbox_of(request, caller, sandbox_id).requests.find(request_id)
-    sent.cancel.cancel()
-    return {"id": sent.id, "operation": sent.operation}
+@router.delete("/v1/sandboxes/{sandbox_id}/requests/{request_id}", status_code=204)
+async def cancel_request(request: Request, caller: User, sandbox_id: str, request_id: str) -> Response:
+    """Stop a request, and answer when nothing of it runs any more. Its own answer is the failure ``cancelled``.
+
+    Only commands and waiting can be stopped; others are waited for.
+    """
+    requests = sandbox_of(request, caller, sandbox_id).requests
+    sent = requests.find(request_id)
+    if sent not in requests.under_way() or sent.task is None:
+        raise unknown_request(request_id)
+    await asyncio.to_thread(sent.cancel.cancel)  # it may send a frame
+    await asyncio.wait([sent.task], timeout=STOP_SECONDS)
+    return Response(status_code=204)
+
+
+async def _begun(requests: Requests, ident: str) -> RequestUnderWay:
+    until = asyncio.get_running_loop().time() + BEGIN_SECONDS
+    while True:
+        try:
+            return requests.find(ident)
+        except Problem:
+            if asyncio.get_running_loop().time() > until:
+                raise
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _ident(request: Request, args: dict[str, Any]) -> str:
@@ -86,8 +131,12 @@ def _ident(request: Request, args: dict[str, Any]) -> str:
 
 
 async def _answered(request: Request, sent: RequestUnderWay, offset: int | None) -> Response:
+    with_bytes = request.headers.get("x-gamebox-bytes", "").lower() == "base64"
     if not wants_events(request):
-        return Response(await sent.wait(), media_type="application/json", headers={"X-Request-Id": sent.id})
+        answer = await sent.wait()
+        return Response(
+            answer.json(with_bytes=with_bytes), media_type="application/json", headers={"X-Request-Id": sent.id}
+        )
     output, start = sent.output, offset or 0
     if output is not None:
         try:
@@ -99,10 +148,10 @@ async def _answered(request: Request, sent: RequestUnderWay, offset: int | None)
                 f"The output from byte {start} on is not kept here any more.",
                 "Read it with logs, by the id of the command.",
             ) from None
-    return EventStream(_events(sent, start))
+    return EventStream(_events(sent, start, with_bytes=with_bytes))
 
 
-async def _events(sent: RequestUnderWay, offset: int) -> AsyncIterator[bytes]:
+async def _events(sent: RequestUnderWay, offset: int, *, with_bytes: bool) -> AsyncIterator[bytes]:
     """Yield output as it comes, then notices and the envelope. A reader that is too far behind is cut."""
     output = sent.output
     while output is not None:
@@ -118,17 +167,17 @@ async def _events(sent: RequestUnderWay, offset: int) -> AsyncIterator[bytes]:
             break
         if not pieces and not await output.wait(offset, COMMENT_SECONDS):
             yield COMMENT
-    async for each in _last_events(sent, offset):
+    async for each in _last_events(sent, offset, with_bytes):
         yield each
 
 
-async def _last_events(sent: RequestUnderWay, offset: int) -> AsyncIterator[bytes]:
+async def _last_events(sent: RequestUnderWay, offset: int, with_bytes: bool) -> AsyncIterator[bytes]:
     task = sent.task
     while task is not None and not task.done():
         await asyncio.wait([task], timeout=COMMENT_SECONDS)
         if not task.done():
             yield COMMENT
     answer = await sent.wait()
-    for notice in json.loads(answer).get("notices", ()):
-        yield event("notice", notice, offset)
-    yield event("envelope", answer, offset)
+    for notice in answer.envelope.notices:
+        yield event("notice", notice.to_dict(), offset)
+    yield event("envelope", answer.json(with_bytes=with_bytes), offset)

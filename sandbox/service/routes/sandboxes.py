@@ -67,15 +67,9 @@ async def list_sandboxes(
 
 @router.get("/v1/sandboxes/{sandbox_id}")
 async def get(request: Request, caller: Reader, sandbox_id: str) -> dict[str, Any]:
-    """Return a sandbox."""
-    return sandbox_data(sandbox_of(request, caller, sandbox_id).record)
-
-
-@router.get("/v1/sandboxes/{sandbox_id}/description")
-async def description(request: Request, caller: Reader, sandbox_id: str) -> dict[str, str]:
-    """Return what an agent is told of the sandbox, with what it has left."""
-    environment = await sandbox_of(request, caller, sandbox_id).ready()
-    return await environment.describe()
+    """Return a sandbox, described as it is now: what is left to it as well."""
+    live = sandbox_of(request, caller, sandbox_id)
+    return {**sandbox_data(live.record), "description": await live.describe()}
 
 
 @router.patch("/v1/sandboxes/{sandbox_id}")

@@ -1,0 +1,122 @@
+"""Bytes between a task of the loop and a thread of the pipe, both ways, in bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+# What may wait between both sides.
+MOST_BYTES = 1 << 20
+# Whoever waits looks again after this time whether the other side is still there.
+LOOK_SECONDS = 1.0
+
+
+class BrokenOffError(Exception):
+    """The other side has left before the end."""
+
+
+class Bridge:
+    """Has one writer and one reader; what is written together is read together. Made in the loop."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._ended = self._broken = False
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+
+    def finish(self) -> None:
+        """Say that nothing more is written. From any thread."""
+        with self._changed:
+            self._ended = True
+            self._tell()
+
+    def break_off(self) -> None:
+        """Leave: the other side gets a BrokenOffError. From any thread; after ``finish`` it does nothing to the reader."""
+        with self._changed:
+            self._broken = True
+            self._tell()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is read."""
+        return self._broken or (self._ended and not self._pieces)
+
+    def _tell(self) -> None:
+        self._changed.notify_all()
+        self._loop.call_soon_threadsafe(self._news.set)
+
+    def _add(self, data: bytes) -> None:
+        if self._broken:
+            raise BrokenOffError
+        if data:
+            self._pieces.append(data)
+            self._size += len(data)
+
+    def _take(self) -> bytes | None:
+        """Return what was written, b"" if there is nothing yet, None at the end."""
+        if self._pieces:
+            data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            self._pieces.clear()
+            self._size = 0
+            return data
+        if self._ended:
+            return None
+        if self._broken:
+            raise BrokenOffError
+        return b""
+
+
+class BodyBridge(Bridge):
+    """Written by a task, read by a thread."""
+
+    async def write(self, data: bytes) -> None:
+        """Pass ``data`` on; waits while much of what came before was not read. Raises BrokenOffError."""
+        while True:
+            self._news.clear()
+            with self._changed:
+                if self._size < MOST_BYTES or self._broken:
+                    self._add(data)
+                    self._changed.notify_all()
+                    return
+            await self._news.wait()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield what comes, in the reader's thread. Raises BrokenOffError."""
+        while True:
+            with self._changed:
+                while (data := self._take()) == b"":
+                    self._changed.wait(LOOK_SECONDS)
+            if data is None:
+                return
+            self._loop.call_soon_threadsafe(self._news.set)
+            yield data
+
+
+class SinkBridge(Bridge):
+    """Written by a thread, read by a task."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Pass ``data`` on, in the writer's thread; waits while much of what came before was not read. Raises BrokenOffError."""
+        piece = bytes(data)
+        with self._changed:
+            while self._size >= MOST_BYTES and not self._broken:
+                self._changed.wait(LOOK_SECONDS)
+            self._add(piece)
+        self._loop.call_soon_threadsafe(self._news.set)
+
+    async def read(self) -> AsyncIterator[bytes]:
+        """Yield what comes. Raises BrokenOffError."""
+        while True:
+            self._news.clear()
+            with self._changed:
+                data = self._take()
+                self._changed.notify_all()
+            if data is None:
+                return
+            if data:
+                yield data
+            else:
+                await self._news.wait()

@@ -1,0 +1,240 @@
+"""Files as bytes and folders as tars, streamed both ways: no body is ever held whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+from starlette.responses import StreamingResponse
+
+from sandbox import operations as op
+from sandbox.aio import AsyncEnvironment
+from sandbox.envelope import Envelope, Failure
+from sandbox.environment.sandboxed import SandboxedEnvironment
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.operations.wire import envelope_data
+from sandbox.service.bodies import Body, read_body
+from sandbox.service.bridges import BodyBridge, BrokenOffError, SinkBridge
+from sandbox.service.house import User, house_of, sandbox_of
+from sandbox.service.problems import Problem, ProblemCode, problem_of
+from sandbox.service.reading import body_of
+
+router = APIRouter(tags=["files"])
+CHUNKS = "application/vnd.gamebox.chunks"
+BODY_BYTES = 1 << 16
+# What programs in a sandbox wrote is no page of ours.
+HOSTILE = {
+    "Content-Disposition": "attachment",
+    "Content-Security-Policy": "sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+class DownloadBody(Body):
+    """What is to be downloaded."""
+
+    path: str = Field(min_length=1, max_length=4096)
+    without: tuple[str, ...] = Field((), max_length=20)
+
+
+@router.put("/v1/sandboxes/{sandbox_id}/files")
+async def put_file(request: Request, caller: User, sandbox_id: str, path: str, mode: str | None = None) -> Response:
+    """Write a file with the body's bytes; 200 with the envelope of ``upload``. ``mode`` is octal, as in 755."""
+    if mode is not None and not re.fullmatch(r"[0-7]{1,4}", mode):
+        raise Problem(422, ProblemCode.invalid_query, f"mode is {mode!r:.20}.", "Give octal digits, as in 755.")
+    live = sandbox_of(request, caller, sandbox_id)
+    number = None if mode is None else int(mode, 8)
+    return _envelope(await _upload(request, live.ready(), "file", path, number, initial=False))
+
+
+@router.put("/v1/sandboxes/{sandbox_id}/trees")
+async def put_tree(request: Request, caller: User, sandbox_id: str, path: str, initial: bool = False) -> Response:
+    """Unpack the body, a tar, into a folder; 200 with the envelope of ``upload``. ``initial``: changes are compared with it."""
+    live = sandbox_of(request, caller, sandbox_id)
+    return _envelope(await _upload(request, live.ready(), "tree", path, None, initial=initial))
+
+
+@router.get("/v1/sandboxes/{sandbox_id}/files")
+async def get_file(request: Request, caller: User, sandbox_id: str, path: str) -> Response:
+    """Return the bytes of a file, or of a Range of it."""
+    environment = await sandbox_of(request, caller, sandbox_id).ready()
+    found = (await _unwrapped(environment.execute("stat", {"path": path}))).model_dump()
+    if found.get("type") != "file":
+        error = SandboxError(ErrorCode.not_a_regular_file, f"{path[:300]!r} is not a file.", "Use GET .../trees.")
+        raise problem_of(error)
+    size = int(found["size_bytes"])
+    first, last = _range_of(request, size)
+    headers = {**HOSTILE, "Accept-Ranges": "bytes", "Content-Length": str(last + 1 - first)}
+    status = 200
+    if "range" in request.headers:
+        status, headers["Content-Range"] = 206, f"bytes {first}-{last}/{size}"
+    pieces = _cut(_pieces(request, environment, path), first, last + 1)
+    return StreamingResponse(pieces, status, headers, "application/octet-stream")
+
+
+@router.get("/v1/sandboxes/{sandbox_id}/trees")
+async def get_tree(request: Request, caller: User, sandbox_id: str, path: str) -> Response:
+    """Return a folder as a tar. A tar without its last two blocks of zeros was cut off."""
+    environment = await sandbox_of(request, caller, sandbox_id).ready()
+    found = (await _unwrapped(environment.execute("stat", {"path": path}))).model_dump()
+    if found.get("type") != "directory":
+        raise problem_of(SandboxError(ErrorCode.not_a_directory, f"{path[:300]!r} is not a folder.", "Use GET .../files."))
+    return StreamingResponse(_pieces(request, environment, path), 200, HOSTILE, "application/x-tar")
+
+
+@router.post("/v1/sandboxes/{sandbox_id}/download")
+async def download(request: Request, caller: User, sandbox_id: str) -> Response:
+    """Return a file, or a folder as a tar, in chunks, and then the envelope."""
+    body = read_body(DownloadBody, await body_of(request, BODY_BYTES))
+    live = sandbox_of(request, caller, sandbox_id)
+    try:
+        environment = await live.ready()
+    except SandboxError as error:
+        return _envelope(Failure.of(error))
+    return StreamingResponse(_chunks(request, environment, body), 200, HOSTILE, CHUNKS)
+
+
+async def _upload(
+    request: Request,
+    ready: Awaitable[AsyncEnvironment],
+    kind: Literal["file", "tree"],
+    path: str,
+    mode: int | None,
+    *,
+    initial: bool,
+) -> Envelope[Any]:
+    try:
+        inner = _inner(await ready)
+    except SandboxError as error:
+        return Failure.of(error)
+    bridge = BodyBridge()
+
+    def work() -> Envelope[Any]:
+        try:
+            return inner.upload_pieces(kind, bridge, path, mode=mode, initial=initial)
+        except SandboxError as error:
+            return Failure.of(error)
+        except BrokenOffError:
+            return _left()
+        finally:
+            bridge.break_off()
+
+    under_way = house_of(request).fleet.transfer(work)
+    try:
+        async for data in request.stream():
+            await bridge.write(data)
+        bridge.finish()
+    except BrokenOffError:
+        pass  # it has failed: the answer says why
+    except BaseException:  # the client has left: half a file is none
+        bridge.break_off()
+        raise
+    return await under_way
+
+
+async def _chunks(request: Request, environment: AsyncEnvironment, body: DownloadBody) -> AsyncIterator[bytes]:
+    inner, bridge = _inner(environment), SinkBridge()
+    under_way = _download(request, inner, body.path, body.without, bridge)
+    try:
+        async for data in bridge.read():
+            yield len(data).to_bytes(4, "big") + data
+        envelope = await under_way
+        yield bytes(4) + json.dumps(envelope_data(envelope)).encode()
+    finally:
+        bridge.break_off()
+
+
+async def _pieces(request: Request, environment: AsyncEnvironment, path: str) -> AsyncIterator[bytes]:
+    """Yield the bytes of a download. Raises SandboxError if it fails, which cuts the connection."""
+    bridge = SinkBridge()
+    under_way = _download(request, _inner(environment), path, (), bridge)
+    try:
+        async for data in bridge.read():
+            yield data
+        (await under_way).unwrap()
+    finally:
+        bridge.break_off()
+
+
+def _download(
+    request: Request, inner: SandboxedEnvironment, path: str, without: tuple[str, ...], bridge: SinkBridge
+) -> asyncio.Future[Envelope[Any]]:
+    def work() -> Envelope[Any]:
+        try:
+            return inner.download_pieces(path, bridge.write, without=without)
+        except SandboxError as error:
+            return Failure.of(error)
+        except BrokenOffError:
+            return _left()
+        finally:
+            bridge.finish()
+
+    return house_of(request).fleet.transfer(work)
+
+
+async def _cut(pieces: AsyncIterator[bytes], start: int, end: int) -> AsyncIterator[bytes]:
+    """Yield the bytes from ``start`` to ``end``, and read no further."""
+    at = 0
+    async for data in pieces:
+        part = data[max(0, start - at) : max(0, end - at)]
+        at += len(data)
+        if part:
+            yield part
+        if at >= end:
+            return
+
+
+def _range_of(request: Request, size: int) -> tuple[int, int]:
+    """Return the first and the last byte that are asked for. Raises Problem."""
+    header = request.headers.get("range")
+    if header is None:
+        return 0, size - 1
+    found = _RANGE.fullmatch(header.strip())
+    if found is None or found[0] == "bytes=-":
+        raise _no_range(header, size)
+    start, end = found.groups()
+    if not start:  # the last bytes
+        first, last = max(0, size - int(end)), size - 1
+    else:
+        first, last = int(start), min(int(end) if end else size - 1, size - 1)
+    if first > last:
+        raise _no_range(header, size)
+    return first, last
+
+
+def _no_range(header: str, size: int) -> Problem:
+    return Problem(
+        416,
+        ProblemCode.range_not_satisfiable,
+        f"The Range {header[:80]!r} is none of a file of {size} bytes.",
+        "Ask for one range, as in 'bytes=0-1023'.",
+        headers={"Content-Range": f"bytes */{size}"},
+    )
+
+
+async def _unwrapped(answer: Awaitable[Envelope[Any]]) -> op.Result:
+    found: op.Result = (await answer).unwrap()
+    return found
+
+
+def _inner(environment: AsyncEnvironment) -> SandboxedEnvironment:
+    inner = environment.environment
+    assert isinstance(inner, SandboxedEnvironment)  # noqa: S101  # the fleet makes no other
+    return inner
+
+
+def _left() -> Failure[Any]:
+    return Failure(ErrorCode.transfer_incomplete, "The client left before the end.", "Send it again.", retryable=True)
+
+
+def _envelope(envelope: Envelope[Any]) -> Response:
+    return Response(json.dumps(envelope_data(envelope)).encode(), media_type="application/json")
+
+
