@@ -33,7 +33,7 @@ SILENT_SECONDS = 45.0
 WITHOUT_DEADLINE_SECONDS = 120.0
 # More input than this is streamed beside the request.
 INLINE_STDIN_BYTES = 1 << 20
-STOP_SECONDS = 10.0
+STOP_SECONDS = 15.0
 LOOK_AGAIN_SECONDS = 0.05
 BYTES_TOO = {"X-Gamebox-Bytes": "base64"}
 EVENTS = "text/event-stream"
@@ -188,9 +188,7 @@ class Stop:
 
     def now(self) -> None:
         """Stop it, if it was begun; return when it has ended, or after some seconds."""
-        if self._delete():
-            with suppress(SandboxError):
-                self._service.request(Call("GET", self._path, read_seconds=STOP_SECONDS, patience_seconds=0))
+        self._delete()
 
     def forget(self) -> None:
         """The request is over."""
@@ -201,7 +199,7 @@ class Stop:
             self._over.wait(LOOK_AGAIN_SECONDS)  # it may be on its way still
 
     def _delete(self) -> bool:
-        """Return whether the service knows it, and stops it."""
+        """Return whether the service knows it, and has stopped it."""
         with suppress(SandboxError):
             self._service.request(Call("DELETE", self._path, read_seconds=STOP_SECONDS, patience_seconds=0))
             return True

@@ -433,12 +433,11 @@ class RemoteEnvironment(RemoteState, Environment):
     def describe(self) -> dict[str, str]:
         """Return short sections for the prompt, as the service has them now; the last known ones if it does not answer."""
         if self._id is not None and not self._closed and not forks.forked_since(self._pid):
-            place = f"{_path_of(self._id)}/description"
-            call = Call("GET", place, read_seconds=LOOK_SECONDS, repeatable=True, patience_seconds=0)
+            call = Call("GET", _path_of(self._id), read_seconds=LOOK_SECONDS, repeatable=True, patience_seconds=0)
             try:
                 found = self.service.json(call)
-                self._description = {str(name): str(text) for name, text in found.items()}
-            except (SandboxError, AttributeError):
+                self._description = {str(name): str(text) for name, text in found["description"].items()}
+            except (SandboxError, KeyError, TypeError, AttributeError):
                 log.info("the service did not describe the sandbox", exc_info=True)
         shown = {name: self.hidden.mask.text(text) for name, text in self._description.items()}
         return _between(shown, self.hidden.describe(), before="limits")

@@ -13,7 +13,7 @@ from sandbox.docker.spec import SandboxSpec
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.operations import OPERATIONS, Change, HostArguments
-from sandbox.pipe.watching import Watch
+from sandbox.pipe.watching import CancelToken, Watch
 
 from .bridges import BodyBridge
 from .clock import iso, now
@@ -119,13 +119,14 @@ class LiveSandbox:
                 raise reused(ident)
             if (found := self.requests.same(ident, digest)) is not None:  # it was made while we waited
                 return found
-        foreground = operation == "run" and not args.get("background")
+        foreground, cancel = operation == "run" and not args.get("background"), CancelToken()
         request = RequestUnderWay(
             ident,
             operation,
             digest,
-            OutputLog() if streams and foreground else None,
+            OutputLog(lambda: cancel.cancelled) if streams and foreground else None,
             BodyBridge() if reads and foreground else None,
+            cancel,
         )
 
         async def work(request: RequestUnderWay) -> Answer:

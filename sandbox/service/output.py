@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-# A reader that is further behind is cut, and may resume.
+# A reader that is further behind is cut, and may resume. Before that, the command waits for it, unless it reads nothing any more.
 MOST_BYTES = 1 << 20
+PATIENCE_SECONDS = 10.0
+LOOK_AGAIN_SECONDS = 0.1
 PIECE_BYTES = 32 << 10
 
 
@@ -30,11 +35,18 @@ class OutputGoneError(Exception):
     """The output at that offset is not kept here any more."""
 
 
+_FIRST = object()
+
+
 class OutputLog:
     """Keeps the last MOST_BYTES of the output. Made in a loop, whose tasks read it."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_stopped: Callable[[], bool] = bool) -> None:
+        self._is_stopped = is_stopped
         self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        # The first reader comes a moment after the first output may.
+        self._readers: dict[object, int] = {_FIRST: 0}
         self._pieces: deque[Piece] = deque()
         self._start = self.end = 0
         self.ended = False
@@ -43,8 +55,9 @@ class OutputLog:
         self._told = False
 
     def append(self, stream: str, data: bytes) -> None:
-        """Add output; may be called from any thread."""
+        """Add output; may be called from any thread but the loop's. Waits while readers are behind."""
         with self._lock:
+            self._await_readers(len(data))
             for at in range(0, len(data), PIECE_BYTES):
                 piece = Piece(stream, self.end, data[at : at + PIECE_BYTES])
                 self._pieces.append(piece)
@@ -52,6 +65,38 @@ class OutputLog:
             while self.end - self._start > MOST_BYTES:
                 self._start = self._pieces.popleft().end
         self._tell()
+
+    def _await_readers(self, size: int) -> None:
+        """Wait until all readers are close enough to the end; forget those that take nothing for a while."""
+        slowest, until = -1, 0.0
+        while self._readers and self.end + size - min(self._readers.values()) > MOST_BYTES and not self._is_stopped():
+            behind = min(self._readers.values())
+            if behind == self.end:  # this piece alone is larger than all that is kept
+                return
+            if behind > slowest:
+                slowest, until = behind, time.monotonic() + PATIENCE_SECONDS
+            elif time.monotonic() > until:
+                self._readers = {reader: offset for reader, offset in self._readers.items() if offset > behind}
+            self._room.wait(LOOK_AGAIN_SECONDS)
+
+    @contextmanager
+    def reading(self, offset: int) -> Iterator[Callable[[int], None]]:
+        """Have the output wait during the block for a reader at ``offset``, who tells how far it is by what is yielded."""
+        reader = object()
+
+        def note(offset: int) -> None:
+            with self._room:
+                self._readers.pop(_FIRST, None)
+                self._readers[reader] = offset
+                self._room.notify_all()
+
+        note(offset)
+        try:
+            yield note
+        finally:
+            with self._room:
+                self._readers.pop(reader, None)
+                self._room.notify_all()
 
     def finish(self) -> None:
         """Note that nothing follows."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from sandbox import DockerEnvironment, FakeEnvironment, Limits, LocalEnvironment
+from sandbox import DockerEnvironment, FakeEnvironment, Limits, LocalEnvironment, RemoteEnvironment
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.testing import FakeRun, Ran
+from tests.servers.gamebox_service import shared_service
 
 MIB = 1 << 20
 # Small, so that every bound is reached quickly.
@@ -51,15 +52,23 @@ TABLE: dict[str | re.Pattern[str], Any] = {
 }
 
 
+def remote() -> SandboxedEnvironment:
+    """A sandbox of a service: it has the methods of the others, and is no subclass of theirs."""
+    service = shared_service()
+    return cast("SandboxedEnvironment", RemoteEnvironment(url=service.url, api_key=service.key, limits=LIMITS))
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     name: str
     make: Callable[[], SandboxedEnvironment]
     capabilities: frozenset[str]
+    needs_engine: bool = False
 
 
 BACKENDS = (
-    Backend("docker", lambda: DockerEnvironment(limits=LIMITS), frozenset({SHELL, ISOLATED})),
+    Backend("docker", lambda: DockerEnvironment(limits=LIMITS), frozenset({SHELL, ISOLATED}), needs_engine=True),
+    Backend("remote", remote, frozenset({SHELL, ISOLATED}), needs_engine=True),
     Backend("local", lambda: LocalEnvironment(limits=LIMITS), frozenset({SHELL})),
     Backend("fake", lambda: FakeEnvironment(commands=TABLE, limits=LIMITS), frozenset()),
 )

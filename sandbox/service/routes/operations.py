@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
+from base64 import b64encode
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -154,19 +155,21 @@ async def _answered(request: Request, sent: RequestUnderWay, offset: int | None)
 async def _events(sent: RequestUnderWay, offset: int, *, with_bytes: bool) -> AsyncIterator[bytes]:
     """Yield output as it comes, then notices and the envelope. A reader that is too far behind is cut."""
     output = sent.output
-    while output is not None:
-        try:
-            pieces = output.after(offset)
-        except OutputGoneError:
-            return
-        for piece in pieces:
-            data = {"stream": piece.stream, "offset": piece.offset, "data_base64": base64.b64encode(piece.data).decode()}
-            yield event("output", data, piece.end)
-            offset = piece.end
-        if not pieces and output.ended:
-            break
-        if not pieces and not await output.wait(offset, COMMENT_SECONDS):
-            yield COMMENT
+    with nullcontext() if output is None else output.reading(offset) as note:
+        while output is not None and note is not None:
+            try:
+                pieces = output.after(offset)
+            except OutputGoneError:
+                return
+            for piece in pieces:
+                data = {"stream": piece.stream, "offset": piece.offset, "data_base64": b64encode(piece.data).decode()}
+                yield event("output", data, piece.end)
+                offset = piece.end
+                note(offset)
+            if not pieces and output.ended:
+                break
+            if not pieces and not await output.wait(offset, COMMENT_SECONDS):
+                yield COMMENT
     async for each in _last_events(sent, offset, with_bytes):
         yield each
 

@@ -1,0 +1,95 @@
+"""The output of a request that is streamed: a command waits for readers, and not for those that have stopped reading."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from sandbox.service import output as module
+from sandbox.service.output import OutputGoneError, OutputLog
+
+PIECE = b"x" * 1000
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 4000)
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.3)
+
+
+async def printed(log: OutputLog, pieces: int) -> float:
+    """Seconds that it takes to print them, in a thread as a pipe does."""
+
+    def work() -> float:
+        began = time.monotonic()
+        for _ in range(pieces):
+            log.append("stdout", PIECE)
+        return time.monotonic() - began
+
+    return await asyncio.to_thread(work)
+
+
+def test_a_command_waits_for_a_slow_reader() -> None:
+    async def main() -> None:
+        log, read = OutputLog(), 0
+        printing = asyncio.create_task(printed(log, 40))
+        with log.reading(0) as note:
+            while read < 40 * len(PIECE):
+                await asyncio.sleep(0.01)
+                for piece in log.after(read):
+                    read = piece.end
+                    note(read)
+                assert log.end - read <= 4000
+        assert await printing >= 0.05
+
+    asyncio.run(main())
+
+
+def test_it_waits_for_the_first_reader_who_comes_a_moment_later() -> None:
+    async def main() -> None:
+        log = OutputLog()
+        printing = asyncio.create_task(printed(log, 8))
+        await asyncio.sleep(0.1)
+        with log.reading(0):
+            assert sum(len(piece.data) for piece in log.after(0)) == 4000
+        await printing
+
+    asyncio.run(main())
+
+
+def test_nobody_waits_for_a_reader_who_takes_nothing_or_has_left() -> None:
+    async def main() -> None:
+        log = OutputLog()
+        with log.reading(0):
+            assert 0.3 <= await printed(log, 40) < 3
+            with pytest.raises(OutputGoneError):
+                log.after(0)
+        assert await printed(log, 400) < 0.3
+
+    asyncio.run(main())
+
+
+def test_a_command_that_is_stopped_waits_for_nobody() -> None:
+    async def main() -> None:
+        stopped: list[bool] = []
+        log = OutputLog(lambda: bool(stopped))
+        with log.reading(0):
+            printing = asyncio.create_task(printed(log, 40))
+            await asyncio.sleep(0.05)
+            stopped.append(True)
+            assert await printing < 0.3
+
+    asyncio.run(main())
+
+
+def test_a_piece_that_is_larger_than_all_that_is_kept() -> None:
+    async def main() -> None:
+        log = OutputLog()
+        with log.reading(0) as note:
+            note(0)
+            await asyncio.to_thread(log.append, "stderr", b"y" * 9000)
+            assert log.end == 9000
+
+    asyncio.run(main())
