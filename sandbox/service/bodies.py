@@ -135,6 +135,15 @@ class UpdateSandbox(Body):
     network: NetworkBody | None = None
 
 
+class ForkSandbox(Body):
+    """More sandboxes like one, with its files."""
+
+    count: int = Field(1, ge=1, le=16, description="How many.")
+    checkpoint: str | None = Field(None, max_length=64, description="Checkpoint whose files they have; else the present ones.")
+    time_to_live_seconds: float | None = Field(None, gt=0, description="Time to live of each; else that of the first.")
+    metadata: Metadata | None = None
+
+
 class CreateKey(Body):
     """A key that is asked for."""
 

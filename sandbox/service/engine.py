@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from sandbox.docker.container import removal
 from sandbox.docker.engine.client import connect
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.kept import inventory, owners
 from sandbox.docker.spec import HostParts, SandboxSpec
+from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError
+from sandbox.state.fork import fork as start_forks
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,16 @@ def prepared(spec: SandboxSpec, env: Mapping[str, str]) -> tuple[DockerEnvironme
 def attached(ident: str, spec: SandboxSpec) -> DockerEnvironment:
     """Return the environment of a sandbox that runs, made by this service or the one before. Raises SandboxError."""
     return DockerEnvironment.attach(ident, network=spec.network)
+
+
+def fork(source: Environment, made: Sequence[DockerEnvironment], checkpoint: str | None) -> None:
+    """Start the environments with the files of another one's checkpoint, or its present ones. Raises SandboxError."""
+    assert isinstance(source, DockerEnvironment)  # noqa: S101  # the fleet makes no other
+    waiting = iter(made)
+    answer = source.state.with_history(
+        lambda history: start_forks(source.state, lambda: next(waiting), history, len(made), checkpoint), locked=False
+    )
+    answer.unwrap()
 
 
 def remove(ident: str) -> bool:

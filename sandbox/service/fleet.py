@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
-import string
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -18,11 +16,12 @@ from sandbox.docker.environment import DockerEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 from . import engine
-from .bodies import CreateSandbox, UpdateSandbox, checked_life
+from .bodies import CreateSandbox, ForkSandbox, UpdateSandbox, checked_life
 from .broadcast import Broadcast
 from .clock import now
+from .creating import NewSandbox, answer_of_first, new_sandbox
 from .live_sandbox import LiveSandbox
-from .problems import Problem, ProblemCode
+from .problems import Problem
 from .sandbox_data import sandbox_data
 from .settings import Settings
 from .store import requests as request_rows
@@ -121,52 +120,97 @@ class Fleet:
 
         Raises Problem, SandboxError. It is created even if the caller does not wait for it.
         """
-        spec = body.spec(self.settings)
-        environment, ident = engine.prepared(spec, body.env)
-        at, life = now(), body.life_seconds(self.settings)
-        record = SandboxRecord(
-            id=new_id(),
-            tenant=tenant,
-            ident=ident,
-            state="creating",
-            created_at=at,
-            ends_at=at + life,
-            time_to_live_seconds=life,
-            metadata=body.metadata,
-            spec=spec.to_data(),
-            env=body.env,
-        )
+        spec, life = body.spec(self.settings), body.life_seconds(self.settings)
+        made = new_sandbox(tenant, spec, body.env, body.metadata, life)
+        if (first := await self._begin(tenant, [made], key, digest)) is not None:
+            return first
+
+        async def start() -> dict[str, Any]:
+            await self._in_engine(made.environment.start)
+            return await self._started([made], lambda items: items[0])
+
+        return await self._created([made], start)
+
+    async def fork(
+        self, live: LiveSandbox, body: ForkSandbox, key: str | None, digest: bytes
+    ) -> dict[str, Any]:
+        """Create more sandboxes like this one, with the files of its checkpoint or its present ones; see ``create``."""
+        source = await live.ready()
+        record, spec = live.record, live.spec
+        life = checked_life(body.time_to_live_seconds or record.time_to_live_seconds, self.settings)
+        metadata = record.metadata if body.metadata is None else body.metadata
+        made = [new_sandbox(record.tenant, spec, record.env, metadata, life) for _ in range(body.count)]
+        if (first := await self._begin(record.tenant, made, key, digest)) is not None:
+            return first
+
+        async def start() -> dict[str, Any]:
+            environments = [each.environment for each in made]
+            await self._in_engine(lambda: engine.fork(source.environment, environments, body.checkpoint))
+            return await self._started(made, lambda items: {"items": items, "next_cursor": None})
+
+        return await self._created(made, start)
+
+    async def _begin(
+        self, tenant: str, made: list[NewSandbox], key: str | None, digest: bytes
+    ) -> dict[str, Any] | None:
+        """Write down what is about to be created; return the answer to the first creation with that key, if there is one."""
 
         def begin(connection: Any) -> Any:
             if key is not None:
-                found = request_rows.begin_creation(connection, tenant, key, digest, record.id, at)
-                if found is not None:
+                at, first = made[0].record.created_at, made[0].record.id
+                if (found := request_rows.begin_creation(connection, tenant, key, digest, first, at)) is not None:
                     return found
-            rows.insert(connection, record)
+            for each in made:
+                rows.insert(connection, each.record)
             return None
 
         if (first := await self.database.call(begin)) is not None:
-            return _answer_of_first(first, digest, key or "")
-        self._live[record.id] = live = self._make(record)
-        return await asyncio.shield(self._spawn(self._start(live, environment)))
+            return answer_of_first(first, digest, key or "")
+        for each in made:
+            self._live[each.record.id] = self._make(each.record)
+        return None
 
-    async def _start(self, live: LiveSandbox, environment: DockerEnvironment) -> dict[str, Any]:
-        async with live.changing:
-            try:
-                await self._in_engine(environment.start)
-                described = await self._in_engine(environment.describe)
-            except BaseException:
-                await self._in_engine(environment.remove)
-                await self._forget(live, undo_creation=True)
-                raise
-            live.environment = AsyncEnvironment(environment)
+    async def _created(
+        self, made: list[NewSandbox], start: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """Start what was written down, or leave nothing of it."""
+        lives = [self._live[each.record.id] for each in made]
+
+        async def work() -> dict[str, Any]:
+            async with contextlib.AsyncExitStack() as changing:
+                for live in lives:
+                    await changing.enter_async_context(live.changing)
+                try:
+                    return await start()
+                except BaseException:
+                    for live, each in zip(lives, made, strict=True):
+                        await self._in_engine(each.environment.remove)
+                        await self._forget(live, undo_creation=True)
+                    raise
+
+        return await asyncio.shield(self._spawn(work()))
+
+    async def _started(
+        self, made: list[NewSandbox], answer_of: Callable[[list[dict[str, Any]]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Note that they run, together with the answer for those who ask again; return that."""
+        records = []
+        for each in made:
+            described = await self._in_engine(each.environment.describe)
             description = {name: text for name, text in described.items() if name not in _PASSING}
-            record = replace(live.record, state="running", description=description)
-            answer = sandbox_data(record)
-            await self._change(
-                live, record, lambda connection: request_rows.finish_creation(connection, record.id, answer)
-            )
-            return answer
+            records.append(replace(each.record, state="running", description=description))
+        answer = answer_of([sandbox_data(record) for record in records])
+
+        def write(connection: Any) -> Any:
+            request_rows.finish_creation(connection, records[0].id, answer)
+            return [_write(connection, record) for record in records]
+
+        events = await self.database.call(write)
+        for each, record, event in zip(made, records, events, strict=True):
+            live = self._live[record.id]
+            live.environment, live.record = AsyncEnvironment(each.environment), record
+            self.broadcast.publish(event)
+        return answer
 
     # Attach
 
@@ -299,17 +343,8 @@ class Fleet:
         self._live.pop(record.id, None)
         self.broadcast.publish(event)
 
-    async def _change(
-        self, live: LiveSandbox, record: SandboxRecord, also: Callable[[Any], None] | None = None
-    ) -> None:
-        def write(connection: Any) -> Any:
-            rows.update(connection, record)
-            if also is not None:
-                also(connection)
-            data = {"sandbox_id": record.id, "state": record.state, "reason": record.reason}
-            return rows.add_event(connection, record.tenant, record.id, now(), data)
-
-        event = await self.database.call(write)
+    async def _change(self, live: LiveSandbox, record: SandboxRecord) -> None:
+        event = await self.database.call(lambda connection: _write(connection, record))
         live.record = record
         self.broadcast.publish(event)
 
@@ -373,6 +408,12 @@ class Fleet:
             log.error("a task of the service failed", exc_info=error)
 
 
+def _write(connection: Any, record: SandboxRecord) -> rows.Event:
+    rows.update(connection, record)
+    data = {"sandbox_id": record.id, "state": record.state, "reason": record.reason}
+    return rows.add_event(connection, record.tenant, record.id, now(), data)
+
+
 def _forget_old(before: float) -> Callable[[Any], None]:
     def forget(connection: Any) -> None:
         request_rows.forget(connection, before)
@@ -381,45 +422,6 @@ def _forget_old(before: float) -> Callable[[Any], None]:
     return forget
 
 
-def new_id() -> str:
-    """Return an id for a sandbox: 20 letters and digits, a letter first."""
-    rest = string.ascii_lowercase + string.digits
-    return secrets.choice(string.ascii_lowercase) + "".join(secrets.choice(rest) for _ in range(19))
-
-
-def matching(
-    records: Iterable[SandboxRecord], states: Iterable[str], metadata: Mapping[str, str]
-) -> list[SandboxRecord]:
-    """Return the sandboxes in one of these states, if there are any, with all of this metadata."""
-    wanted = frozenset(states)
-    return [
-        record
-        for record in records
-        if (not wanted or record.state in wanted) and metadata.items() <= dict(record.metadata).items()
-    ]
-
-
 def _loss(environment: AsyncEnvironment) -> SandboxUnavailableError | None:
     inner = environment.environment
     return inner.loss if isinstance(inner, DockerEnvironment) else None
-
-
-def _answer_of_first(first: request_rows.Creation, digest: bytes, key: str) -> dict[str, Any]:
-    if first.digest != digest:
-        raise Problem(
-            422,
-            ProblemCode.idempotency_key_reused,
-            f"The Idempotency-Key {key!r:.80} was used for another request.",
-            "Send each creation with a key of its own.",
-        )
-    if first.answer is None:
-        raise Problem(
-            409,
-            ProblemCode.creation_in_progress,
-            f"The sandbox {first.sandbox} is still being created for this Idempotency-Key.",
-            "Ask again in a moment.",
-            retryable=True,
-            headers={"Retry-After": "1"},
-            sandbox_id=first.sandbox,
-        )
-    return dict(first.answer)

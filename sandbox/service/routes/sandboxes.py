@@ -6,12 +6,12 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sandbox.service.bodies import CreateSandbox, UpdateSandbox, read_body
-from sandbox.service.fleet import matching
+from sandbox.service.bodies import Body, CreateSandbox, ForkSandbox, UpdateSandbox, read_body
 from sandbox.service.house import Manager, Reader, house_of, sandbox_of
 from sandbox.service.problems import Problem, ProblemCode
 from sandbox.service.reading import body_of
@@ -28,15 +28,9 @@ _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,200}")
 @router.post("/v1/sandboxes", status_code=201)
 async def create(request: Request, response: Response, caller: Manager) -> dict[str, Any]:
     """Create a sandbox and answer when it runs. With an Idempotency-Key, asking again does not create another one."""
-    data = await body_of(request, BODY_BYTES)
-    body = read_body(CreateSandbox, data)
-    key = request.headers.get("idempotency-key")
-    if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
-        raise Problem(
-            400, ProblemCode.invalid_query, "The Idempotency-Key is not valid.", "Send 1 to 200 visible ASCII characters."
-        )
-    digest = hashlib.sha256(body.model_dump_json().encode()).digest()
-    answer = await house_of(request).fleet.create(caller.tenant, body, key, digest)
+    body = read_body(CreateSandbox, await body_of(request, BODY_BYTES))
+    key = _idempotency_key(request)
+    answer = await house_of(request).fleet.create(caller.tenant, body, key, _digest("create", body))
     response.headers["Location"] = f"/v1/sandboxes/{answer['id']}"
     return answer
 
@@ -56,7 +50,7 @@ async def list_sandboxes(
         for name, value in request.query_params.items()
         if name.startswith("metadata.")
     }
-    found = matching(house_of(request).fleet.of(caller.tenant), states, metadata)
+    found = _matching(house_of(request).fleet.of(caller.tenant), states, metadata)
     if cursor is not None:
         after = _read_cursor(cursor)
         found = [record for record in found if _place(record) > after]
@@ -97,6 +91,41 @@ async def pause(request: Request, caller: Manager, sandbox_id: str) -> dict[str,
 async def resume(request: Request, caller: Manager, sandbox_id: str) -> dict[str, Any]:
     """Let it go on."""
     return sandbox_data(await house_of(request).fleet.resume(sandbox_of(request, caller, sandbox_id)))
+
+
+@router.post("/v1/sandboxes/{sandbox_id}/fork", status_code=201)
+async def fork(request: Request, caller: Manager, sandbox_id: str) -> dict[str, Any]:
+    """Create more sandboxes like it, with its files; with an Idempotency-Key, asking again does not create others."""
+    live = sandbox_of(request, caller, sandbox_id)
+    body = read_body(ForkSandbox, await body_of(request, BODY_BYTES))
+    key = _idempotency_key(request)
+    return await house_of(request).fleet.fork(live, body, key, _digest(sandbox_id, body))
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+        raise Problem(
+            400, ProblemCode.invalid_query, "The Idempotency-Key is not valid.", "Send 1 to 200 visible ASCII characters."
+        )
+    return key
+
+
+def _digest(what: str, body: Body) -> bytes:
+    """Return a digest that is the same for equal creations."""
+    return hashlib.sha256(f"{what} {body.model_dump_json()}".encode()).digest()
+
+
+def _matching(
+    records: Iterable[SandboxRecord], states: Iterable[str], metadata: Mapping[str, str]
+) -> list[SandboxRecord]:
+    """Return the sandboxes in one of these states, if there are any, with all of this metadata."""
+    wanted = frozenset(states)
+    return [
+        record
+        for record in records
+        if (not wanted or record.state in wanted) and metadata.items() <= dict(record.metadata).items()
+    ]
 
 
 def _place(record: SandboxRecord) -> tuple[float, str]:

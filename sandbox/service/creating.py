@@ -1,0 +1,76 @@
+"""What is written down of a sandbox before it is started, and what those are answered who ask for the same one again."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sandbox.docker.environment import DockerEnvironment
+from sandbox.docker.spec import SandboxSpec
+
+from . import engine
+from .clock import now
+from .problems import Problem, ProblemCode
+from .store.requests import Creation
+from .store.sandboxes import SandboxRecord
+
+
+@dataclass(frozen=True, slots=True)
+class NewSandbox:
+    """A sandbox that is not started yet. Its container's name is written down first: whatever happens, it is found by that."""
+
+    record: SandboxRecord
+    environment: DockerEnvironment
+
+
+def new_sandbox(
+    tenant: str, spec: SandboxSpec, env: Mapping[str, str], metadata: Mapping[str, str], life_seconds: float
+) -> NewSandbox:
+    """Return a sandbox of the tenant that lives so long. Raises SandboxError for a spec that cannot be fulfilled."""
+    spec = replace(spec, keep=True, keep_seconds=life_seconds)
+    environment, ident = engine.prepared(spec, env)
+    at = now()
+    record = SandboxRecord(
+        id=new_id(),
+        tenant=tenant,
+        ident=ident,
+        state="creating",
+        created_at=at,
+        ends_at=at + life_seconds,
+        time_to_live_seconds=life_seconds,
+        metadata=dict(metadata),
+        spec=spec.to_data(),
+        env=dict(env),
+    )
+    return NewSandbox(record, environment)
+
+
+def new_id() -> str:
+    """Return an id for a sandbox: 20 letters and digits, a letter first."""
+    rest = string.ascii_lowercase + string.digits
+    return secrets.choice(string.ascii_lowercase) + "".join(secrets.choice(rest) for _ in range(19))
+
+
+def answer_of_first(first: Creation, digest: bytes, key: str) -> dict[str, Any]:
+    """Return the answer to the first creation with an idempotency key. Raises Problem."""
+    if first.digest != digest:
+        raise Problem(
+            422,
+            ProblemCode.idempotency_key_reused,
+            f"The Idempotency-Key {key!r:.80} was used for another request.",
+            "Send each creation with a key of its own.",
+        )
+    if first.answer is None:
+        raise Problem(
+            409,
+            ProblemCode.creation_in_progress,
+            f"The sandbox {first.sandbox} is still being created for this Idempotency-Key.",
+            "Ask again in a moment.",
+            retryable=True,
+            headers={"Retry-After": "1"},
+            sandbox_id=first.sandbox,
+        )
+    return dict(first.answer)
