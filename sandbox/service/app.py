@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox.errors import SandboxError
 
-from .broadcast import Broadcast
-from .fleet import Fleet
+from .fleet.broadcast import Broadcast
+from .fleet.fleet import Fleet
 from .house import House
+from .http.problems import Problem, ProblemCode, problem_of
+from .http.reading import is_request_id, new_request_id
 from .keys import Keys
-from .problems import Problem, ProblemCode, problem_of
-from .reading import is_request_id, new_request_id
 from .routes import events, files, health, keys, operations, sandboxes
 from .settings import Settings
 from .store.database import Database

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from .broadcast import Broadcast
-from .fleet import Fleet
+from .fleet.broadcast import Broadcast
+from .fleet.fleet import Fleet
+from .fleet.live_sandbox import LiveSandbox
 from .keys import Caller, Keys, Scope, check_scope
-from .live_sandbox import LiveSandbox
 from .settings import Settings
 from .store.database import Database
 

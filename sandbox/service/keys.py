@@ -14,7 +14,7 @@ from pathlib import Path
 from sandbox.errors import ErrorCode, SandboxError
 
 from .clock import iso, now
-from .problems import Problem, ProblemCode
+from .http.problems import Problem, ProblemCode
 from .store import keys as rows
 from .store.database import Database
 from .store.keys import KeyRecord

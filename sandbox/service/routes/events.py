@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 from fastapi import APIRouter, Request
 
-from sandbox.service.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
 from sandbox.service.house import Reader, house_of, sandbox_of
+from sandbox.service.http.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
+from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.http.reading import offset_of
 from sandbox.service.keys import Caller
-from sandbox.service.problems import Problem, ProblemCode
-from sandbox.service.reading import offset_of
 from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.sandboxes import Event
 

@@ -18,11 +18,11 @@ from sandbox.envelope import Envelope, Failure
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations.wire import envelope_data
-from sandbox.service.bodies import Body, read_body
-from sandbox.service.bridges import BodyBridge, BrokenOffError, SinkBridge
+from sandbox.service.fleet.bridges import BodyBridge, BrokenOffError, SinkBridge
 from sandbox.service.house import User, house_of, sandbox_of
-from sandbox.service.problems import Problem, ProblemCode, problem_of
-from sandbox.service.reading import body_of
+from sandbox.service.http.bodies import Body, read_body
+from sandbox.service.http.problems import Problem, ProblemCode, problem_of
+from sandbox.service.http.reading import body_of
 
 router = APIRouter(tags=["files"])
 CHUNKS = "application/vnd.gamebox.chunks"

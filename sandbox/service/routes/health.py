@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from sandbox.service.house import house_of
-from sandbox.service.problems import Problem, ProblemCode
+from sandbox.service.http.problems import Problem, ProblemCode
 
 router = APIRouter(tags=["health"])
 

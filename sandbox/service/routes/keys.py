@@ -6,11 +6,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sandbox.service.bodies import CreateKey, read_body
 from sandbox.service.clock import now
 from sandbox.service.house import Admin, Reader, house_of
+from sandbox.service.http.bodies import CreateKey, read_body
+from sandbox.service.http.reading import body_of
 from sandbox.service.keys import Scope, key_data
-from sandbox.service.reading import body_of
 
 router = APIRouter(tags=["keys"])
 BODY_BYTES = 1 << 16

@@ -14,14 +14,14 @@ from starlette.requests import ClientDisconnect
 from sandbox.operations import OPERATIONS
 from sandbox.operations.base import Transfer
 from sandbox.operations.wire import STATE_METHODS
-from sandbox.service.bodies import checked_arguments, read_json
-from sandbox.service.bridges import BrokenOffError
-from sandbox.service.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
+from sandbox.service.fleet.bridges import BrokenOffError
+from sandbox.service.fleet.output import OutputGoneError
+from sandbox.service.fleet.requests_under_way import Requests, RequestUnderWay, unknown_request
 from sandbox.service.house import Reader, User, house_of, sandbox_of
-from sandbox.service.output import OutputGoneError
-from sandbox.service.problems import Problem, ProblemCode
-from sandbox.service.reading import body_of, is_request_id, offset_of, request_id, wants_events
-from sandbox.service.requests_under_way import Requests, RequestUnderWay, unknown_request
+from sandbox.service.http.bodies import checked_arguments, read_json
+from sandbox.service.http.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
+from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.http.reading import body_of, is_request_id, offset_of, request_id, wants_events
 
 router = APIRouter(tags=["operations"])
 NAMES = (*(name for name, kind in OPERATIONS.items() if not issubclass(kind, Transfer)), *STATE_METHODS)

@@ -11,11 +11,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sandbox.service.bodies import Body, CreateSandbox, ForkSandbox, UpdateSandbox, read_body
+from sandbox.service.fleet.sandbox_data import sandbox_data
 from sandbox.service.house import Manager, Reader, house_of, sandbox_of
-from sandbox.service.problems import Problem, ProblemCode
-from sandbox.service.reading import body_of
-from sandbox.service.sandbox_data import sandbox_data
+from sandbox.service.http.bodies import Body, CreateSandbox, ForkSandbox, UpdateSandbox, read_body
+from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.http.reading import body_of
 from sandbox.service.store.sandboxes import SandboxRecord
 
 router = APIRouter(tags=["sandboxes"])

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from sandbox.service import output as module
-from sandbox.service.output import OutputGoneError, OutputLog
+from sandbox.service.fleet.output import OutputGoneError, OutputLog
 
 PIECE = b"x" * 1000
 

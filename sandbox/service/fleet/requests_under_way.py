@@ -12,10 +12,10 @@ from typing import Any
 from sandbox.envelope import Envelope
 from sandbox.operations.wire import envelope_data
 from sandbox.pipe.watching import CancelToken
+from sandbox.service.http.problems import Problem, ProblemCode
 
 from .bridges import BodyBridge
 from .output import OutputLog
-from .problems import Problem, ProblemCode
 
 # Answers that are kept for those who ask again with the same id.
 MOST_ANSWERS, MOST_ANSWER_BYTES = 64, 8 << 20

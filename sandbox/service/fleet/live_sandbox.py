@@ -14,15 +14,15 @@ from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.operations import OPERATIONS, Change, HostArguments
 from sandbox.pipe.watching import CancelToken, Watch
+from sandbox.service.clock import iso, now
+from sandbox.service.store import requests as rows
+from sandbox.service.store.database import Database
+from sandbox.service.store.requests import KnownRequest
+from sandbox.service.store.sandboxes import OVER, SandboxRecord
 
 from .bridges import BodyBridge
-from .clock import iso, now
 from .output import OutputLog
 from .requests_under_way import Answer, Requests, RequestUnderWay, digest_of, reused
-from .store import requests as rows
-from .store.database import Database
-from .store.requests import KnownRequest
-from .store.sandboxes import OVER, SandboxRecord
 
 # The methods on the state of the files that change nothing.
 _LOOKS = frozenset({"changes", "checkpoints", "export_patch"})

@@ -10,12 +10,12 @@ from typing import Any
 
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.spec import SandboxSpec
+from sandbox.service.clock import now
+from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.store.requests import Creation
+from sandbox.service.store.sandboxes import SandboxRecord
 
 from . import engine
-from .clock import now
-from .problems import Problem, ProblemCode
-from .store.requests import Creation
-from .store.sandboxes import SandboxRecord
 
 
 @dataclass(frozen=True, slots=True)

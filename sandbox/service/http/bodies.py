@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
 from sandbox.operations import OPERATIONS
+from sandbox.service.settings import Settings
 
 from .problems import Problem, ProblemCode
-from .settings import Settings
 
 B = TypeVar("B", bound=BaseModel)
 # Limits that cost the sandbox alone. What it costs the host that a checkpoint is kept is bounded by the service.

@@ -6,9 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from sandbox.docker.spec import SandboxSpec
-
-from .clock import iso
-from .store.sandboxes import SandboxRecord
+from sandbox.service.clock import iso
+from sandbox.service.store.sandboxes import SandboxRecord
 
 
 def sandbox_data(record: SandboxRecord) -> dict[str, Any]:

@@ -14,20 +14,20 @@ from typing import Any, TypeVar
 from sandbox.aio import AsyncEnvironment
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.service.clock import now
+from sandbox.service.http.bodies import CreateSandbox, ForkSandbox, UpdateSandbox, checked_life
+from sandbox.service.http.problems import Problem
+from sandbox.service.settings import Settings
+from sandbox.service.store import requests as request_rows
+from sandbox.service.store import sandboxes as rows
+from sandbox.service.store.database import Database
+from sandbox.service.store.sandboxes import SandboxRecord
 
 from . import engine
-from .bodies import CreateSandbox, ForkSandbox, UpdateSandbox, checked_life
 from .broadcast import Broadcast
-from .clock import now
 from .creating import NewSandbox, answer_of_first, new_sandbox
 from .live_sandbox import LiveSandbox
-from .problems import Problem
 from .sandbox_data import sandbox_data
-from .settings import Settings
-from .store import requests as request_rows
-from .store import sandboxes as rows
-from .store.database import Database
-from .store.sandboxes import SandboxRecord
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

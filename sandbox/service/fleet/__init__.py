@@ -1,0 +1,1 @@
+"""The sandboxes of a service: made, found again, used and removed."""

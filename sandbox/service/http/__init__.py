@@ -1,0 +1,1 @@
+"""What crosses the wire around an operation: bodies, problems, events, request ids."""
