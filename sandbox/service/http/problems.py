@@ -53,43 +53,41 @@ class Problem(Exception):  # noqa: N818  # RFC 9457 calls it so
         return Response(body, self.status, media_type=MEDIA_TYPE, headers=self.headers)
 
 
+# Everything else is the client's to change: 422.
 _STATUS: dict[StrEnum, int] = {
-    ErrorCode.invalid_arguments: 422,
-    ErrorCode.invalid_configuration: 422,
-    ErrorCode.invalid_limits: 422,
-    ErrorCode.image_not_found: 422,
-    ErrorCode.limit_not_enforced: 422,
-    ErrorCode.operation_not_supported: 409,
     ErrorCode.path_not_found: 404,
+    ErrorCode.checkpoint_not_found: 404,
+    ErrorCode.sandbox_not_found: 404,
     ErrorCode.permission_denied: 403,
     ErrorCode.path_outside_roots: 403,
-    ErrorCode.file_too_large: 413,
-    ErrorCode.no_space: 507,
-    ErrorCode.host_disk_full: 507,
-    ErrorCode.store_full: 507,
-    ErrorCode.sandbox_not_found: 404,
-    ErrorCode.sandbox_unavailable: 410,
-    ErrorCode.sandbox_closed: 410,
+    ErrorCode.operation_not_supported: 409,
     ErrorCode.sandbox_paused: 409,
     ErrorCode.sandbox_owned: 409,
+    ErrorCode.sandbox_unavailable: 410,
+    ErrorCode.sandbox_closed: 410,
+    ErrorCode.file_too_large: 413,
+    ErrorCode.io_error: 500,
+    ErrorCode.setup_failed: 500,
+    ErrorCode.restore_incomplete: 500,
+    ErrorCode.engine_permission_denied: 500,
+    ErrorCode.engine_error: 502,
+    ErrorCode.start_failed: 502,
+    ErrorCode.image_build_failed: 502,
     ErrorCode.capacity: 503,
     ErrorCode.host_descriptor_limit: 503,
     ErrorCode.engine_unavailable: 503,
     ErrorCode.engine_timeout: 503,
     ErrorCode.transfer_incomplete: 503,
+    ErrorCode.no_space: 507,
+    ErrorCode.host_disk_full: 507,
+    ErrorCode.store_full: 507,
 }
-# What a request about a path was answered with is the client's to change.
-_OF_PATHS = frozenset(
-    code
-    for name, code in ErrorCode.__members__.items()
-    if name.startswith(("path_", "not_a", "is_a")) or name in ("directory_not_empty", "unsafe_archive")
-)
 RETRY_SECONDS = "5"
 
 
 def problem_of(error: SandboxError) -> Problem:
     """Return the problem that says what ``error`` says."""
-    status = _STATUS.get(error.code, 422 if error.code in _OF_PATHS else 500)
+    status = _STATUS.get(error.code, 422)
     headers = {"Retry-After": RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
     reason = getattr(error, "reason", None)
     fields = {} if reason is None else {"reason": reason}

@@ -1,0 +1,171 @@
+"""A service that was killed or stopped finds its sandboxes again: commands go on, and nothing is left over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.docker.engine.client import connect
+from tests.integration.observing import eventually
+from tests.integration.own_engine import IMAGE, OwnEngine
+from tests.servers.gamebox_service import ServiceProcess
+
+from .api import SMALL, Api
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+
+@pytest.fixture
+def mortal(place: Path, tmp_path: Path) -> Iterator[ServiceProcess]:
+    """A service that leaves its sandboxes when it ends; at the very end they are removed."""
+    made = ServiceProcess(tmp_path / "data").start()
+    yield made
+    if made.process is None:
+        made.start()
+    with Api(made) as api:
+        for each in api.call("GET", "/sandboxes")["items"]:
+            api.call("DELETE", f"/sandboxes/{each['id']}", status=204)
+    made.stop()
+
+
+def test_commands_go_on_while_the_service_is_dead(mortal: ServiceProcess) -> None:
+    with Api(mortal) as api:
+        ident = api.create(image=IMAGE, env={"COLOUR": "red"}, metadata={"job": "1"})
+        before = api.call("GET", f"/sandboxes/{ident}")
+        api.run(ident, "cd /tmp; export MARK=left")
+        late = api.run(ident, "for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.5; done", background=True)["result"]["id"]
+        with api.running(ident, "echo x >> /workspace/n; sleep 3; wc -l < /workspace/n", "across") as answers:
+            mortal.kill()
+        assert "cut" in answers[0]
+    mortal.start()
+    with Api(mortal) as api:
+        began = time.monotonic()
+        again = api.run(ident, "echo x >> /workspace/n; sleep 3; wc -l < /workspace/n", request_id="across")
+        assert again["result"]["output"].strip() == "1", "it was carried out once"
+        assert time.monotonic() - began < 20
+        after = api.call("GET", f"/sandboxes/{ident}")
+        same = ("id", "state", "created_at", "ends_at", "metadata", "limits", "network", "env")
+        assert [after[name] for name in same] == [before[name] for name in same]
+        assert api.run(ident, "pwd; echo $MARK $COLOUR")["result"]["output"] == "/tmp\nleft red\n"
+        ended = api.call("POST", f"/sandboxes/{ident}/wait_for", {"id": late, "exit": True})
+        assert ended["tool_executed"] is True
+        logs = api.call("POST", f"/sandboxes/{ident}/logs", {"id": late})["result"]["content"]
+        assert logs == "".join(f"line {n}\n" for n in range(1, 9))
+        forked = api.call("POST", f"/sandboxes/{ident}/fork", {}, status=201)["items"][0]["id"]
+        assert api.run(forked, "cat /workspace/n; echo $COLOUR")["result"]["output"] == "x\nred\n"
+
+
+def test_a_paused_sandbox_stays_paused(mortal: ServiceProcess, engine: OwnEngine) -> None:
+    with Api(mortal) as api:
+        ident = api.create(image=IMAGE)
+        api.run(ident, "echo here > mark")
+        api.call("POST", f"/sandboxes/{ident}/pause")
+    for end in (mortal.kill, mortal.stop):
+        end()
+        assert [each["State"] for each in connect().api.containers()] == ["paused"]
+        mortal.start()
+        with Api(mortal) as api:
+            assert api.state(ident) == "paused"
+            assert api.run(ident, "true")["code"] == "sandbox_paused"
+            assert [each["State"] for each in connect().api.containers()] == ["paused"]
+    with Api(mortal) as api:
+        api.call("POST", f"/sandboxes/{ident}/resume")
+        assert api.run(ident, "cat mark")["result"]["output"] == "here\n"
+
+
+def test_sigterm_lets_requests_end_and_leaves_sandboxes_running(mortal: ServiceProcess) -> None:
+    with Api(mortal) as api:
+        ident = api.create(image=IMAGE)
+        with api.running(ident, "sleep 2; echo done", "drained") as answers:
+            mortal.stop()
+        assert answers[0]["result"]["output"] == "done\n"
+    mortal.start()
+    with Api(mortal) as api:
+        assert api.run(ident, "echo again")["result"]["output"] == "again\n"
+
+
+def test_sigterm_ends_streams_of_events_at_once(mortal: ServiceProcess) -> None:
+    with Api(mortal) as api, api.events("/events", after=0, method="GET") as events:
+        began = time.monotonic()
+        mortal.stop()
+        assert list(events) == []
+        assert time.monotonic() - began < 8
+
+
+def test_what_ended_while_nobody_looked_is_lost_with_a_reason(mortal: ServiceProcess) -> None:
+    with Api(mortal) as api:
+        gone, stays = api.create(image=IMAGE, metadata={"n": "gone"}), api.create(image=IMAGE, metadata={"n": "stays"})
+    mortal.kill()
+    client = connect()
+    client.api.remove_container(client.api.containers()[1]["Id"], force=True, v=True)  # the first that was made
+    mortal.start()
+    with Api(mortal) as api:
+        assert eventually(lambda: api.state(gone) == "lost")
+        found = api.call("GET", f"/sandboxes/{gone}")
+        assert (found["reason"], found["metadata"]) == ("removed", {"n": "gone"})
+        assert "service was not running" in found["post_mortem"]
+        answer = api.run(gone, "true")
+        assert (answer["code"], answer["reason"]) == ("sandbox_unavailable", "removed")
+        listed = api.call("GET", "/sandboxes", params={"state": "lost"})["items"]
+        assert [each["id"] for each in listed] == [gone]
+        assert api.run(stays, "echo on")["result"]["output"] == "on\n"
+        assert api.call("PATCH", f"/sandboxes/{gone}", {"metadata": {}}, status=410)["reason"] == "removed"
+
+
+def test_one_that_dies_is_lost_with_its_post_mortem(mortal: ServiceProcess, engine: OwnEngine) -> None:
+    with Api(mortal) as api:
+        ident = api.create(image=IMAGE)
+        with api.events(f"/sandboxes/{ident}/events", method="GET") as events:
+            connect().api.kill(connect().api.containers()[0]["Id"])
+            assert next(events).data["state"] == "lost"
+        found = api.call("GET", f"/sandboxes/{ident}")
+        assert found["reason"] in ("killed", "removed")
+        assert api.run(ident, "true")["reason"] == found["reason"]
+        assert eventually(lambda: engine.containers() == [])
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.6, 1.0])
+def test_a_kill_during_a_creation_leaves_one_sandbox_or_none(
+    mortal: ServiceProcess, engine: OwnEngine, seconds: float
+) -> None:
+    import threading
+
+    body, headers = {"image": IMAGE, "limits": SMALL}, {"Idempotency-Key": "killed"}
+    with Api(mortal) as api:
+
+        def create() -> None:
+            try:
+                api.http.post("/v1/sandboxes", json=body, headers=headers)
+            except Exception:  # noqa: BLE001  # it is cut
+                return
+
+        thread = threading.Thread(target=create)
+        thread.start()
+        time.sleep(seconds)
+        mortal.kill()
+        thread.join()
+    mortal.start()
+    with Api(mortal) as api:
+
+        def created() -> str | None:
+            answer = api.http.post("/v1/sandboxes", json=body, headers=headers)
+            return answer.json()["id"] if answer.status_code == 201 else None
+
+        ident = eventually(created)
+        assert api.run(ident, "echo on")["result"]["output"] == "on\n"
+        assert eventually(lambda: len(engine.containers()) == 1)
+        listed = api.call("GET", "/sandboxes")["items"]
+        assert [each["id"] for each in listed] == [ident]
+
+
+def test_stop_all_ends_them(place: Path, tmp_path: Path, engine: OwnEngine) -> None:
+    made = ServiceProcess(tmp_path / "data", "--stop-all").start()
+    with Api(made) as api:
+        running, paused = api.create(image=IMAGE), api.create(image=IMAGE)
+        api.call("POST", f"/sandboxes/{paused}/pause")
+        assert api.state(running) == "running"
+    made.stop()
+    assert engine.nothing_is_left()
