@@ -430,10 +430,10 @@ class OutputOfCommand:
 
     def _on_output(self, loop: asyncio.AbstractEventLoop) -> OnOutput:
         def take(stream: StreamName, text: str) -> None:
-            while not self._room.acquire(timeout=_LOOK_AGAIN_SECONDS):
-                if self._given_up or self._token.cancelled:
+            while not (self._given_up or self._token.cancelled):
+                if self._room.acquire(timeout=_LOOK_AGAIN_SECONDS):
+                    loop.call_soon_threadsafe(self._chunks.put_nowait, OutputChunk(stream, text))
                     return
-            loop.call_soon_threadsafe(self._chunks.put_nowait, OutputChunk(stream, text))
 
         return take
 

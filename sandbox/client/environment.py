@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.base import Approver, Environment
 from sandbox.environment.call_errors import check_request
 from sandbox.environment.host_actions import hear
-from sandbox.environment.network import check_network
+from sandbox.environment.network import check_network, check_ports
 from sandbox.environment.sandboxed import checked_folders, watch_of
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
@@ -136,7 +137,11 @@ class RemoteEnvironment(RemoteState, Environment):
         Raises SandboxError ``sandbox_not_found``.
         """
         env = cls(url=url, api_key=api_key, approver=approver, keep=True)
-        env._take(env.service.json(Call("GET", _path_of(id), repeatable=True)))
+        try:
+            env._take(env.service.json(Call("GET", _path_of(id), repeatable=True)))
+        except BaseException:
+            env.service.close()
+            raise
         return env
 
     @property
@@ -302,8 +307,12 @@ class RemoteEnvironment(RemoteState, Environment):
         if call is not None:
             raise _unsupported("on_connection", "The service sees the connections.")
 
-    def forward(self, port: int, host_port: int = 0) -> Envelope[Any]:  # noqa: ARG002
-        """Answer the failure ``operation_not_supported``."""
+    def forward(self, port: int, host_port: int = 0) -> Envelope[Any]:
+        """Answer the failure ``operation_not_supported``, or ``invalid_arguments`` for what is not a port."""
+        try:
+            check_ports(port, host_port)
+        except SandboxError as error:
+            return Failure.of(error)
         return Failure.of(_unsupported("forward", "Ports of a remote sandbox do not lead to this host."))
 
     def forwards(self) -> tuple[Any, ...]:
@@ -427,6 +436,41 @@ class RemoteEnvironment(RemoteState, Environment):
         body = json.dumps(args).encode()
         call = Call("POST", f"{self._path()}/{method}", body, headers=headers, read_seconds=START_SECONDS, repeatable=True)
         return self.hidden.envelope(self._read(kind, self.service.json(call), method))
+
+    def fork(self, count: int = 1, checkpoint: str | None = None) -> Envelope[op.ForkResult]:
+        """See ``StateMethods.fork``. The others live as long as this one was to, and are deleted when they are closed."""
+        check_types("fork", count=(count, int), checkpoint=(checkpoint, str | None))
+
+        def work(started: float) -> Envelope[op.ForkResult]:
+            body = {"count": count, **({} if checkpoint is None else {"checkpoint": checkpoint})}
+            headers = {"Idempotency-Key": secrets.token_hex(16)}
+            path = f"{self._path()}/fork"
+            call = Call("POST", path, json.dumps(body).encode(), headers=headers, read_seconds=START_SECONDS, repeatable=True)
+            try:
+                found = self.service.json(call)
+            except SandboxError as error:
+                if error.code is ProblemCode.invalid_body:
+                    error.code = ErrorCode.invalid_arguments
+                raise self._explained(error) from error
+            made = tuple(self._twin(each) for each in found["items"])
+            seconds = time.monotonic() - started
+            result = op.ForkResult(id=checkpoint or "", count=count, environments=made, seconds=round(seconds, 3))
+            return Success(result, duration_ms=seconds * 1000)
+
+        return self.hidden.envelope(self._answered(op.Usage, work))
+
+    def _twin(self, found: Any) -> RemoteEnvironment:
+        """Return the environment of a sandbox that the service has made like this one."""
+        twin = RemoteEnvironment(
+            url=self.service.url,
+            api_key=self.service.api_key,
+            approver=self.approver,
+            profile=self.profile,
+            track_changes=self.track_changes,
+        )
+        self.hidden.copy_to(twin.hidden)
+        twin._take(found)
+        return twin
 
     # Description
 

@@ -79,7 +79,8 @@ class Service:
 
     def __init__(self, url: str | None = None, api_key: str | None = None) -> None:
         self.url, loopback = _checked_url(url or os.environ.get(URL))
-        headers = {"Authorization": f"Bearer {_checked_key(api_key or os.environ.get(API_KEY))}"}
+        self.api_key = _checked_key(api_key or os.environ.get(API_KEY))
+        headers = {"Authorization": f"Bearer {self.api_key}"}
         # The proxies of the environment are no way to this host.
         proxy = not loopback and any(os.environ.get(name) for name in _PROXIES)
         self._options: dict[str, Any] = {"base_url": self.url, "headers": headers, "trust_env": not loopback}

@@ -20,8 +20,8 @@ LIMITS = Limits(
 )  # fmt: skip
 
 # shell: commands are really carried out · processes: they can be seen, killed and leave others behind · links: a command
-# makes them · isolated: the user is not root and the host out of reach
-SHELL, ISOLATED = "shell", "isolated"
+# makes them · isolated: the user is not root and the host out of reach · forwards: its ports can lead to this host
+SHELL, ISOLATED, FORWARDS = "shell", "isolated", "forwards"
 
 
 def _counted(run: FakeRun) -> str | Ran:
@@ -67,9 +67,9 @@ class Backend:
 
 
 BACKENDS = (
-    Backend("docker", lambda: DockerEnvironment(limits=LIMITS), frozenset({SHELL, ISOLATED}), needs_engine=True),
+    Backend("docker", lambda: DockerEnvironment(limits=LIMITS), frozenset({SHELL, ISOLATED, FORWARDS}), needs_engine=True),
     Backend("remote", remote, frozenset({SHELL, ISOLATED}), needs_engine=True),
-    Backend("local", lambda: LocalEnvironment(limits=LIMITS), frozenset({SHELL})),
+    Backend("local", lambda: LocalEnvironment(limits=LIMITS), frozenset({SHELL, FORWARDS})),
     Backend("fake", lambda: FakeEnvironment(commands=TABLE, limits=LIMITS), frozenset()),
 )
 

@@ -11,13 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import DockerEnvironment, LocalEnvironment
+from sandbox import DockerEnvironment, LocalEnvironment, RemoteEnvironment
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from tests.servers.gamebox_service import shared_service
 
 from .checks import closed, done, refused
 
-KINDS = [pytest.param(DockerEnvironment, marks=pytest.mark.engine, id="docker"), pytest.param(LocalEnvironment, id="local")]
+
+def remote() -> RemoteEnvironment:
+    service = shared_service()
+    return RemoteEnvironment(url=service.url, api_key=service.key)
+
+
+KINDS = [
+    pytest.param(DockerEnvironment, marks=pytest.mark.engine, id="docker"),
+    pytest.param(remote, marks=pytest.mark.engine, id="remote"),
+    pytest.param(LocalEnvironment, id="local"),
+]
 
 
 @pytest.fixture(params=KINDS)

@@ -143,7 +143,7 @@ def test_output_as_an_iterator(env: SandboxedEnvironment) -> None:
     refused(failed.envelope, "invalid_arguments")  # type: ignore[arg-type]
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "forwards")
 def test_a_forwarded_port_ends_with_its_block(env: SandboxedEnvironment) -> None:
     """FOREIGN 9: ``with env.forward(8000).unwrap() as f`` raised TypeError."""
     if isinstance(env, LocalEnvironment):

@@ -35,7 +35,8 @@ class ServiceProcess:
 
     def start(self) -> ServiceProcess:
         """Start it; return when it takes requests."""
-        command = [Path(sys.executable).with_name("gamebox"), "serve", "--port", str(self.port), "--data", self.folder]
+        program = str(Path(sys.executable).with_name("gamebox"))
+        command = [program, "serve", "--port", str(self.port), "--data", str(self.folder)]
         with (self.folder.parent / "service.log").open("a") as log:
             self.process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
