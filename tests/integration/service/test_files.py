@@ -101,9 +101,9 @@ def test_an_upload_that_breaks_off_leaves_no_file(api: Api, sandbox: str) -> Non
         yield b"x" * 100_000
         raise ValueError("gone")
 
-    with httpx.Client(base_url=api.http.base_url, headers=api.http.headers, trust_env=False) as other:
-        with pytest.raises(ValueError, match="gone"):
-            other.put(f"/v1/sandboxes/{sandbox}/files", params={"path": "half"}, content=broken())  # type: ignore[arg-type]
+    other = httpx.Client(base_url=api.http.base_url, headers=api.http.headers, trust_env=False)
+    with other, pytest.raises(ValueError, match="gone"):
+        other.put(f"/v1/sandboxes/{sandbox}/files", params={"path": "half"}, content=broken())  # type: ignore[arg-type]
     assert eventually(lambda: not api.under_way(sandbox))
     assert api.call("POST", f"/sandboxes/{sandbox}/stat", {"path": "half"})["code"] == "path_not_found"
     assert "half" not in api.run(sandbox, "ls -a")["result"]["output"]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from sandbox.service import output as module
+from sandbox.service.fleet import output as module
 from sandbox.service.fleet.output import OutputGoneError, OutputLog
 
 PIECE = b"x" * 1000

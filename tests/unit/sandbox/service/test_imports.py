@@ -1,0 +1,14 @@
+"""A program that uses a sandbox, or a client of a service, does not load what only the service needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["sandbox", "sandbox.client.environment", "sandbox.docker.environment", "agent"])
+def test_no_web_framework_is_loaded(module: str) -> None:
+    show = f"import sys, {module}; print({{'fastapi', 'uvicorn', 'starlette', 'pydantic_settings'}} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -1,0 +1,71 @@
+"""Settings: flags before variables before the file; what would put keys on the network in the clear is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.service.settings import read_settings
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAMEBOX_SERVICE_DATA", str(tmp_path))
+
+
+def test_without_any_it_listens_on_loopback() -> None:
+    settings = read_settings({"host": None})
+    assert (settings.host, settings.time_to_live_seconds, settings.idle_seconds) == ("127.0.0.1", 3600, 900)
+    assert settings.images == ("gamebox/*",)
+
+
+def test_a_flag_is_stronger_than_a_variable_and_that_than_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "service.toml").write_text('port = 1\ndrain_seconds = 1\nidle_seconds = 1\nimages = ["a/*", "b"]\n')
+    monkeypatch.setenv("GAMEBOX_SERVICE_PORT", "2")
+    monkeypatch.setenv("GAMEBOX_SERVICE_DRAIN_SECONDS", "2")
+    settings = read_settings({"port": 3})
+    assert (settings.port, settings.drain_seconds, settings.idle_seconds) == (3, 2.0, 1.0)
+    assert settings.images == ("a/*", "b")
+    monkeypatch.setenv("GAMEBOX_SERVICE_IMAGES", "c, d/*")
+    assert read_settings({}).images == ("c", "d/*")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
+def test_beyond_this_host_it_needs_tls_or_a_proxy(host: str) -> None:
+    with pytest.raises(SandboxError, match="keys would cross the network in the clear") as caught:
+        read_settings({"host": host})
+    assert caught.value.code is ErrorCode.invalid_configuration
+    assert read_settings({"host": host, "behind_proxy": "192.0.2.0/24"}).behind_proxy == ("192.0.2.0/24",)
+    assert read_settings({"host": host, "tls_cert": "a", "tls_key": "b"}).tls_cert == Path("a")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_neither(host: str) -> None:
+    assert read_settings({"host": host}).is_loopback
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({"port": 70000}, "port"),
+        ({"tls_cert": "a"}, "belong together"),
+        ({"behind_proxy": "everywhere"}, "everywhere"),
+        ({"time_to_live_seconds": 1e6}, "time_to_live_seconds is more"),
+    ],
+)
+def test_wrong_ones_are_named(flags: dict[str, object], problem: str) -> None:
+    with pytest.raises(SandboxError, match=problem):
+        read_settings(flags)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("port =")
+    with pytest.raises(SandboxError, match=r"bad\.toml"):
+        read_settings({}, tmp_path / "bad.toml")
+    with pytest.raises(SandboxError, match="no settings file"):
+        read_settings({}, tmp_path / "none.toml")
+    (tmp_path / "unknown.toml").write_text("prot = 1")
+    with pytest.raises(SandboxError, match="prot"):
+        read_settings({}, tmp_path / "unknown.toml")
