@@ -10,6 +10,7 @@ import typer
 from sandbox.text.wording import one_line
 
 from .errors import bad_input, say_error
+from .remote import REMOTE_HELP, list_remote, remote_row, remove_remote, wants_service
 from .run import print_json
 from .table import write_table
 
@@ -34,9 +35,18 @@ _COLUMNS = ("ID", "NAME", "IMAGE", "STATE", "AGE")
 def ls(
     as_json: bool = typer.Option(False, "--json", help="Print everything that is known about them, as JSON."),
     every: bool = typer.Option(False, "--all", "-a", help="Include sandboxes that were created but are not running."),
+    remote: bool = typer.Option(False, "--remote", help=REMOTE_HELP),
 ) -> None:
     """List the sandboxes on the engine, both kept ones and those in use by a process."""
     import dataclasses
+
+    if wants_service(remote):
+        listed = list_remote(every=every)
+        if as_json:
+            print_json([each.data for each in listed])
+        else:
+            write_table(_COLUMNS, [remote_row(each, _time) for each in listed], spare=("AGE", "IMAGE"))
+        return
 
     from sandbox.docker.engine.client import connect
     from sandbox.docker.kept.inventory import sandboxes
@@ -55,6 +65,7 @@ def rm(
         False, "--all-mine", help="Remove all kept sandboxes that were last used by this user on this host."
     ),
     force: bool = typer.Option(False, "--force", "-f", help="Remove sandboxes even if a process is using them."),
+    remote: bool = typer.Option(False, "--remote", help=REMOTE_HELP),
 ) -> None:
     """Remove sandboxes and everything in them, and print their ids. One that a process is using needs --force."""
     from sandbox.docker.engine.client import connect
@@ -65,6 +76,12 @@ def rm(
         raise bad_input(
             "No sandbox was named.", "Give ids or names as gamebox ls shows them, --detached or --all-mine."
         )
+    if wants_service(remote):
+        if detached or all_mine:
+            raise bad_input("--detached and --all-mine are for the engine of this host.", "Give ids or names.")
+        if not remove_remote(ids or ()):
+            raise typer.Exit(2)
+        return
     client = connect()
     listed = sandboxes(client, every=True)
     wanted = chosen(listed, ids or ())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import bad_input
+from .remote import attach_remote, wants_service
 
 if TYPE_CHECKING:
     from sandbox.environment.sandboxed import SandboxedEnvironment
@@ -104,8 +105,14 @@ def attach_kept(
     services: Sequence[Service],
     network_log: Path | None,
     report: Callable[[str], None],
+    remote: bool | None = None,
 ) -> SandboxedEnvironment:
-    """Return the kept sandbox with the id or name ``known``, with these options for its network. Raises SandboxError."""
+    """Return the kept sandbox with the id or name ``known``, with these options for its network. Raises SandboxError.
+
+    With ``remote``, or if a service is named in the environment, it is one of the service's.
+    """
+    if wants_service() if remote is None else remote:
+        return attach_remote(known, network, allow)
     from sandbox.docker.environment import DockerEnvironment
 
     rules = policy_of(network or "none", allow) if allow or network is not None else None

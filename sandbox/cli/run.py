@@ -15,6 +15,7 @@ import typer
 from sandbox.docker.spec import DEFAULT_KEEP_SECONDS
 
 from .errors import OWN_FAILURE, bad_input, envelope_for_cli, say
+from .remote import id_of
 from .sandbox_options import Kept, refuse_with_in, sandbox_of, variable_of, with_sandbox_options
 from .status_line import progress
 
@@ -60,6 +61,9 @@ EPILOG = """Examples:
     -- python3 -m http.server 8000
 
   gamebox run --keep --name work -- git init
+
+  GAMEBOX_URL=https://sandboxes.example.com GAMEBOX_API_KEY=... \
+    gamebox run -- uname -a
 
   gamebox exec work -- git status
 """
@@ -113,7 +117,7 @@ def run(
             if local and workspace is not None:  # LocalEnvironment would work in the folder itself
                 sandbox.upload(_folder(workspace), ".").unwrap()
             if kept.keep:
-                sys.stderr.write(f"kept: {sandbox.container_id[:12]}\n")  # type: ignore[attr-defined]
+                sys.stderr.write(f"kept: {id_of(sandbox)}\n")
             _forward_ports(sandbox, ports)
             carry_out(sandbox, args, as_json=as_json, stdin=stdin, stays=kept.stays)
 
@@ -161,7 +165,7 @@ def _json_of(answer: Envelope[RunResult], sandbox: SandboxedEnvironment, stays: 
     """Return the answer as JSON-ready data, with the id of a sandbox that stays."""
     if not stays:
         return _without_spill(answer).to_dict()
-    return {**answer.to_dict(), "sandbox_id": sandbox.container_id[:12]}  # type: ignore[attr-defined]
+    return {**answer.to_dict(), "sandbox_id": id_of(sandbox)}
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,13 +18,17 @@ from sandbox.docker.spec import DEFAULT_KEEP_SECONDS, Flag, SandboxSpec
 
 from .errors import bad_input
 from .network_options import attach_kept, cache_in, connection_file, policy_of, services_of
+from .remote import REMOTE, refuse_with_service, remote_sandbox, wants_service
 from .status_line import Progress
 
 if TYPE_CHECKING:
     from sandbox.environment.sandboxed import SandboxedEnvironment
     from sandbox.limits import Limits
 
-FLAGS: dict[str, Flag] = {flag.parameter: flag for f in fields(SandboxSpec) for flag in f.metadata.get("flags", ())}
+FLAGS: dict[str, Flag] = {
+    **{flag.parameter: flag for f in fields(SandboxSpec) for flag in f.metadata.get("flags", ())},
+    REMOTE.parameter: REMOTE,
+}
 """Every option that asks for something of a sandbox, by the name of its parameter."""
 
 _WITH_IN = frozenset(
@@ -43,6 +47,7 @@ _WITH_IN = frozenset(
         "network_log",
         "service",
         "service_header",
+        "remote",
     }
 )
 """The options of ``gamebox run`` that apply to an existing sandbox (--in); all others were settled when it was made."""
@@ -147,9 +152,12 @@ def sandbox_of(
     values = {name: flag.default for name, flag in FLAGS.items()} | dict(asked)
     report = report or Progress()
     network, allow, cache = values["network"], values["allow"] or (), values["cache"]
+    remote = not local and wants_service(values["remote"])
+    if remote:
+        refuse_with_service(values, FLAGS)
     if kept.inside is not None:
         services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
-        return attach_kept(kept.inside, kept.take_over, network, allow, cache, services, values["network_log"], report)
+        return attach_kept(kept.inside, kept.take_over, network, allow, cache, services, values["network_log"], report, remote)
     policy = policy_of(network or "none", allow)
     if local:
         refuse_with_local(_only_of_containers(values), kept)
@@ -161,6 +169,12 @@ def sandbox_of(
 
         sys.stderr.write("warning: --local runs on this host without isolation\n")
         return LocalEnvironment(workspace=values["workspace"], limits=limits, env=variables, read_roots=read_roots)
+    if remote:
+        if kept.seconds != DEFAULT_KEEP_SECONDS:
+            limits = replace(limits, idle_seconds=kept.seconds)
+        named = {name: values[name] for name in ("image", "workspace", "ca_bundle", "profile")}
+        converted = {"limits": limits, "network": policy, "env": variables, "read_roots": read_roots}
+        return remote_sandbox({**named, **converted}, keep=kept.keep, name=kept.name)
     from sandbox.docker.environment import DockerEnvironment
 
     services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
@@ -184,6 +198,8 @@ def sandbox_of(
 
 def _only_of_containers(values: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the options in use that only containers have, by name."""
+    if values["remote"]:
+        raise bad_input("--local runs on this host, and --remote does not.", "Leave one of them out.")
     asked: dict[str, str | None] = {"network": "open" if values["network"] == "open" else None}
     for name, flag in FLAGS.items():
         value = values[name]
@@ -194,8 +210,6 @@ def _only_of_containers(values: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _limits_of(values: Mapping[str, Any], timeout_seconds: float | None) -> Limits:
-    from dataclasses import replace
-
     from sandbox.limits import Limits
 
     disk = values["disk"]

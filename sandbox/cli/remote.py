@@ -1,0 +1,140 @@
+"""Commands that work in sandboxes of a service: which do, what they ask of it, and what it lists."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from sandbox.docker.spec import Flag
+from sandbox.text.wording import one_line
+
+from .errors import bad_input, say_error
+
+if TYPE_CHECKING:
+    from sandbox.client.environment import RemoteEnvironment
+    from sandbox.client.listing import RemoteSandbox
+    from sandbox.environment.sandboxed import SandboxedEnvironment
+
+URL = "GAMEBOX_URL"
+REMOTE_HELP = "Use the service at GAMEBOX_URL, with the key in GAMEBOX_API_KEY; so does every command while GAMEBOX_URL is set."
+REMOTE = Flag("remote", REMOTE_HELP, bool, False)
+# Options that say something to a service; the others are of this host's engine, network or files.
+_OF_SERVICES = frozenset(
+    {
+        "image",
+        "network",
+        "allow",
+        "memory",
+        "cpus",
+        "disk",
+        "workspace",
+        "env",
+        "ca_bundle",
+        "profile",
+        "read_root",
+        "keep",
+        "keep_seconds",
+        "name",
+        "remote",
+    }
+)
+
+
+def wants_service(remote: object = False) -> bool:
+    """Return whether a command is to use a service: it was asked to (``--remote``), or one is named in the environment."""
+    return bool(remote) or bool(os.environ.get(URL))
+
+
+def refuse_with_service(values: Mapping[str, Any], flags: Mapping[str, Flag]) -> None:
+    """Raise SandboxError for an option that has no effect with a service."""
+    for name, flag in flags.items():
+        if name not in _OF_SERVICES and values[name] not in (None, flag.default, [], ()):
+            raise bad_input(
+                f"--{flag.name} has no effect in a sandbox of a service.",
+                f"Leave out --{flag.name}, or {'--remote' if values['remote'] else f'unset {URL}'}.",
+            )
+
+
+def remote_sandbox(asked: Mapping[str, Any], *, keep: bool, name: str | None) -> SandboxedEnvironment:
+    """Return a new sandbox of the service with these arguments, not started. Raises SandboxError."""
+    from sandbox.client.environment import RemoteEnvironment
+    from sandbox.client.listing import NAME
+
+    return _as_sandboxed(RemoteEnvironment(**asked, keep=keep, metadata=None if name is None else {NAME: name}))
+
+
+def attach_remote(known: str, network: str | None, allow: Sequence[str]) -> SandboxedEnvironment:
+    """Return the sandbox of the service with this id or name; its network stays, unless rules are given. Raises SandboxError."""
+    from sandbox.client.environment import RemoteEnvironment
+    from sandbox.client.listing import find_sandbox
+    from sandbox.client.service import Service
+
+    from .network_options import policy_of
+
+    service = Service()
+    try:
+        ident = find_sandbox(service, known).id
+    finally:
+        service.close()
+    found = RemoteEnvironment.attach(ident)
+    if allow or network is not None:
+        try:
+            found.network = policy_of(network or "none", allow)
+        except BaseException:
+            found.close()
+            raise
+    return _as_sandboxed(found)
+
+
+def _as_sandboxed(environment: RemoteEnvironment) -> SandboxedEnvironment:
+    """Return it as what commands take: it has the methods that they use."""
+    return cast("SandboxedEnvironment", environment)
+
+
+def id_of(sandbox: SandboxedEnvironment) -> str:
+    """Return what a person calls a started sandbox."""
+    remote = getattr(sandbox, "id", None)
+    return sandbox.container_id[:12] if remote is None else str(remote)  # type: ignore[attr-defined]
+
+
+def list_remote(*, every: bool) -> list[RemoteSandbox]:
+    """Return the sandboxes of the service, with ``every`` also those that are over. Raises SandboxError."""
+    from sandbox.client.listing import list_sandboxes
+    from sandbox.client.service import Service
+
+    service = Service()
+    try:
+        return [each for each in list_sandboxes(service) if every or not each.is_over]
+    finally:
+        service.close()
+
+
+def remove_remote(ids: Sequence[str]) -> bool:
+    """Delete sandboxes of the service and print their ids; return whether all of them were."""
+    from sandbox.client.listing import delete_sandbox, find_sandbox
+    from sandbox.client.service import Service
+    from sandbox.errors import SandboxError
+
+    service, all_of_them = Service(), True
+    try:
+        for known in ids:
+            try:
+                ident = find_sandbox(service, known).id
+                delete_sandbox(service, ident)
+            except SandboxError as error:
+                say_error(error)
+                all_of_them = False
+            else:
+                sys.stdout.write(f"{ident}\n")
+    finally:
+        service.close()
+    return all_of_them
+
+
+def remote_row(listed: RemoteSandbox, written: Any) -> tuple[str, ...]:
+    """Return a sandbox as a row of ``gamebox ls``; ``written`` writes a time."""
+    state = listed.state if listed.is_over else f"{listed.state}, {written(listed.left_seconds)} left"
+    row = (listed.id, listed.name or "-", listed.image[:40], state, written(listed.age_seconds))
+    return tuple(one_line(text) for text in row)
