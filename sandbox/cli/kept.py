@@ -85,9 +85,13 @@ def rm(
     client = connect()
     listed = sandboxes(client, every=True)
     wanted = chosen(listed, ids or ())
-    wanted += [each for each in listed if detached and each.state == "detached" and each not in wanted]
+    wanted += [each for each in listed if detached and each.state == "detached" and not each.service and each not in wanted]
     mine = ("owned", "detached")
-    wanted += [each for each in listed if all_mine and each.kept and each.state in mine and each not in wanted]
+    wanted += [
+        each
+        for each in listed
+        if all_mine and each.kept and each.state in mine and not each.service and each not in wanted
+    ]
     refused = False
     for each in wanted:
         try:
@@ -108,6 +112,8 @@ def _row(listed: Listed) -> tuple[str, ...]:
 
 def _state(listed: Listed) -> str:
     paused = "" if listed.status == "running" else f"{listed.status}, "
+    if listed.service:
+        return f"{paused}of a service{f' (pid {listed.owner_pid})' if listed.state == 'owned' else ''}"
     if listed.state == "owned":
         return f"{paused}owned by pid {listed.owner_pid}"
     if listed.state == "waiting":

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from .errors import bad_input
+
+if TYPE_CHECKING:
+    from sandbox.service.settings import Settings
 
 SERVE_EPILOG = """Examples:
 
@@ -29,6 +34,7 @@ def serve(
         None, "--behind-proxy", metavar="CIDR", help="Networks of the proxies that speak TLS for the service."
     ),
     stop_all: bool = typer.Option(False, "--stop-all", help="End all sandboxes when the service ends."),
+    check: bool = typer.Option(False, "--check", help="Say what a service can keep up on this host, and do not start it."),
 ) -> None:
     """Serve sandboxes over HTTP, until SIGTERM. They go on running meanwhile, and the next service finds them again."""
     try:
@@ -47,4 +53,18 @@ def serve(
         "behind_proxy": behind_proxy,
         "stop_all": stop_all or None,
     }
-    server.serve(read_settings(flags, config), server.say_started)
+    settings = read_settings(flags, config)
+    if check:
+        _check(settings)
+    else:
+        server.serve(settings, server.say_started)
+
+
+def _check(settings: Settings) -> None:
+    from sandbox.service.check import examine
+
+    findings = examine(settings)
+    for each in findings:
+        sys.stdout.write(f"{each.state:8}{each.name}: {each.text}\n")
+    if any(each.state == "fails" for each in findings):
+        raise typer.Exit(1)

@@ -64,6 +64,7 @@ class DockerBackend:
     ) -> None:
         self._spec, self._profile, self._limits, self._env, self._report = spec, profile, limits, env, report
         self.name = f"gamebox-{secrets.token_hex(8)}"
+        self.labels: Mapping[str, str] = {}  # further ones, for the container that is made
         self.container_id: str | None = None
         self.stream: AttachStream | None = None
         self._cut_streams: list[AttachStream] = []  # that a thread may still be using
@@ -200,7 +201,7 @@ class DockerBackend:
             disk,
             oci_runtime=spec.runtime,
             kept=spec.keep,
-            labels={container.IMAGE_LABEL: spec.image, **(self.kept.labels() if self.kept is not None else {})},
+            labels={container.IMAGE_LABEL: spec.image, **(self.kept.labels() if self.kept is not None else {}), **self.labels},
             auto_remove=self.kept is None or kept.is_removed_by(client),
             names=request.names,
         )

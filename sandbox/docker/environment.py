@@ -155,9 +155,33 @@ class DockerEnvironment(SandboxedEnvironment):
         with the sandbox. Neither do ``cache`` and ``services`` of the host; the sandbox knows only the names it was made with.
         Raises SandboxError: sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
         """
+        found = kept.find(connect(), id_or_name)
+        if found.service and not take_over:
+            raise reaching.of_service(found)
+        return cls.attach_kept(
+            found,
+            take_over=take_over,
+            network=network,
+            services=services,
+            cache=cache,
+            approver=approver,
+            report=report,
+        )
+
+    @classmethod
+    def attach_kept(
+        cls,
+        found: Kept,
+        *,
+        take_over: bool = False,
+        network: Network | None = None,
+        services: Sequence[Service] | None = None,
+        cache: PackageCache | None = None,
+        approver: Approver | None = None,
+        report: Callable[[str], None] | None = None,
+    ) -> Self:
+        """Attach to a sandbox that was found on the engine, also to one of a service; see ``attach``."""
         _check_attached(services)
-        client = connect()
-        found = kept.find(client, id_or_name)
         _check_known(found, services, cache is not None)
         parts = {"network": kept.network_of(found, network), "services": services, "cache": cache}
         callables = {"approver": approver, "report": report}

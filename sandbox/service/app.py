@@ -70,12 +70,15 @@ def make_app(house: House) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _internal_error)
-    app.add_middleware(RequestIds)
+    app.add_middleware(Entrance)
     return app
 
 
-class RequestIds:
-    """Gives every request an id, and every answer that id: the client's own, where it sent a valid one."""
+class Entrance:
+    """Gives every request an id, and every answer that id: the client's own, where it sent a valid one.
+
+    While the service drains, it refuses new requests: those under way are to end.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -97,7 +100,21 @@ class RequestIds:
                 headers.setdefault("X-Content-Type-Options", "nosniff")
             await send(message)
 
+        if scope["app"].state.house.draining and scope["path"].startswith("/v1/"):
+            await _draining().response(ident)(scope, receive, send_with_id)
+            return
         await self._app(scope, receive, send_with_id)
+
+
+def _draining() -> Problem:
+    return Problem(
+        503,
+        ProblemCode.draining,
+        "The service is about to end.",
+        "Send the request again: the sandboxes go on, and the next service finds them.",
+        retryable=True,
+        headers={"Retry-After": "1", "Connection": "close"},
+    )
 
 
 def _ident(request: Request) -> str:

@@ -16,7 +16,7 @@ from docker.types import LogConfig, Mount, Ulimit
 from sandbox.docker.engine.client import is_local
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.images.runtime import CA_BUNDLE, START_GUEST, RuntimeVolume
-from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL, PID_LABEL, STARTED_LABEL
+from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL, PID_LABEL, SERVICE_LABEL, STARTED_LABEL
 from sandbox.limits import KIB, Limits
 from sandbox.network.policy import Network
 from sandbox.network.services.names import Name, no_proxy_value
@@ -198,6 +198,7 @@ def labels(name: str, kept: bool = False) -> dict[str, str]:
         OWNER_LABEL: "" if kept else owner(os.getpid()),
         KEEP_LABEL: "",
         NAME_LABEL: "",
+        SERVICE_LABEL: "",
         STARTED_LABEL: str(int(time.time())),
     }
 

@@ -225,6 +225,15 @@ def _owned(kept: Kept, owner: str) -> SandboxError:
     )
 
 
+def of_service(kept: Kept) -> SandboxError:
+    """Return the error of using a sandbox of a service past that."""
+    return SandboxError(
+        ErrorCode.sandbox_owned,
+        f"The sandbox {kept.called} belongs to a service (gamebox serve), which finds it again when it is started.",
+        phrased("Use it over the service, or take it away from that: {how}.", how=attach(kept.called, take_over=True)),
+    )
+
+
 def _cut(kept: Kept, error: OSError) -> SandboxUnavailableError:
     return SandboxUnavailableError(
         "pipe_broken",

@@ -22,7 +22,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from . import labels as marks
 from . import owners, waiting
 from .kept import matches
-from .labels import NAME_LABEL
+from .labels import NAME_LABEL, SERVICE_LABEL
 from .orphans import is_dead
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,8 @@ class Listed:
 
     ``status`` is the engine's word (running, paused, created). ``deadline_left_seconds`` is how long a detached one waits for an
     orchestrator, as far as that is known here; ``ident`` the name of its container. ``here`` says that this host made it, at this
-    boot: one that is elsewhere is then another user's of this host (whose files on it are not ours).
+    boot: one that is elsewhere is then another user's of this host (whose files on it are not ours). ``service`` says that it
+    belongs to a service, which may not run at the moment.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Listed:
     deadline_left_seconds: float | None
     age_seconds: float
     here: bool
+    service: bool = False
 
     @property
     def others(self) -> str:
@@ -99,6 +101,12 @@ def chosen(listed: Iterable[Listed], containers: Iterable[str]) -> list[Listed]:
 
 def remove(sandbox: Listed, *, force: bool = False) -> None:
     """End a sandbox. Raises SandboxError ``sandbox_owned`` for one in use, unless ``force``, and as the engine does."""
+    if sandbox.service and not force:
+        raise SandboxError(
+            ErrorCode.sandbox_owned,
+            f"The sandbox {sandbox.id[:12]} belongs to a service (gamebox serve).",
+            "Delete it there, or end it all the same with --force.",
+        )
     if sandbox.state in ("owned", "waiting", "elsewhere") and not force:
         owner = f"process {sandbox.owner_pid} on {sandbox.owner_host}" if sandbox.owner_pid else sandbox.others
         raise SandboxError(
@@ -151,4 +159,5 @@ def _listed(found: dict[str, Any], ident: str) -> Listed:
         deadline_left_seconds=left,
         age_seconds=time.time() - made,
         here=here,
+        service=bool(marks.text(found, SERVICE_LABEL)),
     )

@@ -30,7 +30,7 @@ from sandbox.readers import attach, phrased
 from sandbox.text.wording import value_text
 
 from . import labels as marks
-from .labels import KEEP_LABEL, NAME_LABEL
+from .labels import KEEP_LABEL, NAME_LABEL, SERVICE_LABEL
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,8 @@ MOST_SECONDS = 1 << 63
 class Kept:
     """What a process needs to serve a sandbox that another one made. The guest knows its hosts by the token.
 
-    ``ident`` is the name of its container, ``container_id`` the engine's id ("" before it is created). ``spec`` is without what
+    ``ident`` is the name of its container, ``container_id`` the engine's id ("" before it is created), ``service`` says that it
+    belongs to a service. ``spec`` is without what
     holds on the host that made it alone. ``names`` are those that it knows for services of the host and the package cache.
     """
 
@@ -56,6 +57,7 @@ class Kept:
     disk: Disk
     names: tuple[str, ...] = ()
     container_id: str = ""
+    service: bool = False
 
     @property
     def called(self) -> str:
@@ -197,6 +199,7 @@ def read_kept(listed: dict[str, Any]) -> Kept:
             ),
             names=_names(fields["names"]),
             container_id=listed["Id"],
+            service=bool(marks.text(listed, SERVICE_LABEL)),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SandboxError) as error:
         made_by = str((fields or {}).get("version", "0.1.0"))[:40]

@@ -15,6 +15,8 @@ from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.names import is_sandbox_name
 
 KEEP_LABEL, NAME_LABEL = "dev.gamebox.keep", "dev.gamebox.name"
+# Of a service: it finds the sandbox again, whatever becomes of its process.
+SERVICE_LABEL = "dev.gamebox.service"
 PID_LABEL, STARTED_LABEL = "dev.gamebox.pid", "dev.gamebox.started"
 _IDENT = re.compile(r"gamebox-[0-9a-f]{16}")
 _KEEP_BYTES = 1 << 16

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from sandbox.docker.container import removal
 from sandbox.docker.engine.client import connect
 from sandbox.docker.environment import DockerEnvironment
-from sandbox.docker.kept import inventory, owners
+from sandbox.docker.kept import inventory, kept, owners
+from sandbox.docker.kept.labels import SERVICE_LABEL
 from sandbox.docker.spec import HostParts, SandboxSpec
 from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError
@@ -21,12 +22,13 @@ log = logging.getLogger(__name__)
 def prepared(spec: SandboxSpec, env: Mapping[str, str]) -> tuple[DockerEnvironment, str]:
     """Return the environment for a new sandbox, not started, and the name of the container it will have. Raises SandboxError."""
     made = DockerEnvironment.from_spec(spec, HostParts({"env": dict(env)} if env else {}))
+    made.backend.labels = {SERVICE_LABEL: "1"}
     return made, made.backend.name
 
 
 def attached(ident: str, spec: SandboxSpec) -> DockerEnvironment:
     """Return the environment of a sandbox that runs, made by this service or the one before. Raises SandboxError."""
-    return DockerEnvironment.attach(ident, network=spec.network)
+    return DockerEnvironment.attach_kept(kept.find(connect(), ident), network=spec.network)
 
 
 def fork(source: Environment, made: Sequence[DockerEnvironment], checkpoint: str | None) -> None:

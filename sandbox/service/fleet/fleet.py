@@ -40,6 +40,10 @@ MOST_TRANSFERS = 64
 REMEMBERED_SECONDS = 86400.0
 # The sections of a description that change from moment to moment are asked for.
 _PASSING = ("left",)
+# After these the sandbox may still run: it is attached to again.
+_UNREACHED = ("pipe_broken", "engine_gone")
+# How often that is tried.
+ATTACH_AGAIN_SECONDS = 3.0
 # Ends that were to be expected: the guest's own clocks.
 _EXPECTED = ("lifetime_over", "idle", "time_to_live")
 
@@ -310,14 +314,23 @@ class Fleet:
         """Note that a sandbox is gone: it is listed for a while with the reason, and what is left of it is removed."""
         if live.is_over or live.record.state == "deleting":
             return
+        if error.reason in _UNREACHED:
+            await self._let_go(live)
+            return
         state: rows.State = "ended" if error.reason in _EXPECTED else "lost"
         record = replace(live.record, state=state, reason=error.reason, post_mortem=error.message, ended_at=now())
         await self._change(live, record)
         if error.reason != "taken_over":
             await self._remove(live)
-        elif live.environment is not None:
-            await live.environment.close()
-        live.environment = None
+        else:
+            await self._let_go(live)
+
+    async def _let_go(self, live: LiveSandbox) -> None:
+        """Leave the sandbox as it is, without a connection."""
+        environment, live.environment, live.attaching = live.environment, None, None
+        if environment is not None:
+            with contextlib.suppress(SandboxError):
+                await environment.close()
 
     async def _remove(self, live: LiveSandbox) -> bool:
         if live.release is not None:
@@ -372,8 +385,12 @@ class Fleet:
         elif time.monotonic() > live.deadline:
             message = f"Its time to live of {record.time_to_live_seconds:g} s was over."
             self._spawn(self._end(live, SandboxUnavailableError("time_to_live", message)))
-        elif live.environment is not None and (loss := _loss(live.environment)) is not None:
-            self._spawn(self._end(live, loss))
+        elif live.environment is not None:
+            if (loss := _loss(live.environment)) is not None:
+                self._spawn(self._end(live, loss))
+        elif record.state == "running" and live.may_attach_again():
+            live.attach_at = time.monotonic() + ATTACH_AGAIN_SECONDS
+            live.attaching = self._attach(live, self._background)
 
     async def _end(self, live: LiveSandbox, error: SandboxUnavailableError) -> None:
         async with live.changing:

@@ -41,6 +41,8 @@ class LiveSandbox:
     # Ends our ownership of a paused sandbox that was not attached yet.
     release: Callable[[], None] | None = None
     attaching: asyncio.Task[AsyncEnvironment] | None = None
+    # When to try it again, if it failed (monotonic).
+    attach_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.set_deadline()
@@ -58,6 +60,11 @@ class LiveSandbox:
     def is_over(self) -> bool:
         """Whether nothing runs in it any more."""
         return self.record.state in OVER
+
+    def may_attach_again(self) -> bool:
+        """Return whether it is not attached, nothing is under way to change that, and it is time to try it."""
+        idle = self.attaching is None or self.attaching.done()
+        return self.environment is None and idle and time.monotonic() > self.attach_at
 
     async def ready(self) -> AsyncEnvironment:
         """Return the environment, attached if it was not yet. Raises SandboxError if there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from sandbox.docker.engine.client import connect
 from tests.integration.observing import eventually
 from tests.integration.own_engine import IMAGE, OwnEngine
+from tests.programs import run_gamebox
 from tests.servers.gamebox_service import ServiceProcess
 
 from .api import SMALL, Api
@@ -169,3 +171,42 @@ def test_stop_all_ends_them(place: Path, tmp_path: Path, engine: OwnEngine) -> N
         assert api.state(running) == "running"
     made.stop()
     assert engine.nothing_is_left()
+
+
+def test_others_leave_a_services_sandboxes_alone_also_while_it_is_dead(mortal: ServiceProcess) -> None:
+    with Api(mortal) as api:
+        ident = api.create(image=IMAGE)
+    mortal.kill()
+    (listed,) = json.loads(run_gamebox("ls", "--json").stdout)
+    assert (listed["state"], listed["service"]) == ("detached", True)
+    assert "of a service" in run_gamebox("ls").stdout
+    for words in (["--detached"], ["--all-mine"]):
+        assert run_gamebox("rm", *words).stdout == ""
+    refused = run_gamebox("rm", listed["id"])
+    assert (refused.returncode, "belongs to a service" in refused.stderr) == (2, True)
+    used = run_gamebox("run", "--in", listed["id"], "--", "true")
+    assert (used.returncode, "belongs to a service" in used.stderr) == (125, True)
+    mortal.start()
+    with Api(mortal) as api:
+        assert api.run(ident, "echo on")["result"]["output"] == "on\n"
+        taken = run_gamebox("run", "--in", listed["id"], "--take-over", "--", "echo", "mine")
+        assert taken.stdout == "mine\n"
+        assert eventually(lambda: api.state(ident) == "lost")
+        assert api.call("GET", f"/sandboxes/{ident}")["reason"] == "taken_over"
+    assert run_gamebox("rm", "--force", listed["id"]).returncode == 0
+
+
+def test_a_request_that_comes_while_the_service_ends_may_be_sent_again(mortal: ServiceProcess) -> None:
+    with Api(mortal) as api, Api(mortal) as other:
+        ident = api.create(image=IMAGE)
+        assert other.state(ident) == "running"  # its connection is open
+        with api.running(ident, "sleep 3; echo done", "last") as answers:
+            process = mortal.process
+            assert process is not None
+            process.terminate()
+            time.sleep(0.5)
+            answer = other.http.get("/v1/sandboxes")
+            assert (answer.status_code, answer.json()["code"]) == (503, "draining")
+            assert answer.headers["retry-after"] == "1"
+        assert answers[0]["result"]["output"] == "done\n"
+        mortal.stop()

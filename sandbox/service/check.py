@@ -1,0 +1,92 @@
+"""What ``gamebox serve --check`` says: what a service with these settings can keep up on this host, and what it cannot."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import docker
+
+from sandbox.docker.container import loop_device
+from sandbox.docker.container.shortcut import may_take_shortcut
+from sandbox.docker.engine.client import connect, engine_address, translated
+from sandbox.errors import SandboxError
+
+from .server import own_folder
+from .settings import Settings
+
+ENGINE_SECONDS = 10
+# Each sandbox takes a few, each request one.
+FEW_DESCRIPTORS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: ``fails`` says that the service cannot work so, ``limited`` that something does not hold."""
+
+    name: str
+    state: Literal["holds", "limited", "fails"]
+    text: str
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Return what was found. Nothing is started, and a service that runs is not disturbed."""
+    return [*_engine(), _folder(settings), _descriptors(), _address(settings)]
+
+
+def _engine() -> Iterator[Finding]:
+    try:
+        client = connect(ENGINE_SECONDS)
+        with translated():
+            info, version = client.info(), client.version()["Version"]
+    except SandboxError as error:
+        yield Finding("engine", "fails", f"{error.message} {error.hint}")
+        return
+    yield Finding("engine", "holds", f"Docker Engine {version} at {engine_address()} answers.")
+    yield _way(client)
+    if info.get("LiveRestoreEnabled"):
+        yield Finding("engine restart", "holds", "Sandboxes survive a restart of the engine (live-restore).")
+    else:
+        text = "A restart of the engine ends all sandboxes; they are listed as lost. Set live-restore in its configuration."
+        yield Finding("engine restart", "limited", text)
+    yield Finding("reboot", "limited", "A reboot ends all sandboxes; they are listed as lost.")
+    if why := loop_device.problem():
+        yield Finding("disk", "limited", f"The sizes of disks are measured, and not enforced: {why}.")
+    else:
+        yield Finding("disk", "holds", "The sizes of disks are enforced.")
+
+
+def _way(client: docker.DockerClient) -> Finding:
+    if may_take_shortcut(client):
+        return Finding("way", "holds", "This user is root beside the engine: the bytes of sandboxes go past the engine.")
+    who = "not root" if os.geteuid() else "not beside the engine's usual socket"
+    return Finding("way", "limited", f"This user is {who}: the bytes of sandboxes go through the engine, which is slower.")
+
+
+def _folder(settings: Settings) -> Finding:
+    if not settings.data.exists():
+        return Finding("data", "holds", f"{settings.data} will be made.")
+    try:
+        os.close(own_folder(settings.data))
+    except SandboxError as error:
+        running = "Another service" in error.message
+        return Finding("data", "limited" if running else "fails", f"{error.message} {error.hint}")
+    return Finding("data", "holds", f"{settings.data} is free for this service.")
+
+
+def _descriptors() -> Finding:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    enough = hard == resource.RLIM_INFINITY or hard >= FEW_DESCRIPTORS
+    shown = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    return Finding("descriptors", "holds" if enough else "limited", f"The process may open {shown} files and connections.")
+
+
+def _address(settings: Settings) -> Finding:
+    if settings.is_loopback:
+        return Finding("address", "holds", f"It listens on {settings.host}: this host alone reaches it.")
+    if settings.tls_cert is not None:
+        return Finding("address", "holds", f"It listens on {settings.host} with TLS.")
+    return Finding("address", "holds", f"It listens on {settings.host} for the proxies in {', '.join(settings.behind_proxy)}.")
