@@ -120,7 +120,7 @@ class RemoteEnvironment(RemoteState, Environment):
         # Made once: a start that is sent again makes no second sandbox.
         self._idempotency_key = secrets.token_hex(16)
         self._id: str | None = None
-        self._closed = False
+        self._closed = self._deleted = False
         self._description: dict[str, str] = {}
 
     @classmethod
@@ -147,7 +147,9 @@ class RemoteEnvironment(RemoteState, Environment):
     @property
     def id(self) -> str:
         """The id of the sandbox on the service. Raises SandboxError before the start."""
-        return self._path().rpartition("/")[2]
+        if self._id is None:
+            raise _not_started()
+        return self._id
 
     # Start and end
 
@@ -225,13 +227,14 @@ class RemoteEnvironment(RemoteState, Environment):
             return None
         self._closed = True
         ident, error = self._id, None
-        if ident is not None and delete:
+        if ident is not None and delete and not self._deleted:
             try:
                 call = Call("DELETE", _path_of(ident), read_seconds=START_SECONDS, repeatable=True)
                 self.service.request(replace(call, patience_seconds=CLOSE_SECONDS))
-                self._id = None
+                self._deleted = True
             except SandboxError as raised:
-                if raised.code is not ErrorCode.sandbox_not_found:
+                self._deleted = raised.code is ErrorCode.sandbox_not_found
+                if not self._deleted:
                     log.warning("the sandbox %s was not deleted: %s", ident, raised)
                     error = raised
         self.service.close()
@@ -243,8 +246,7 @@ class RemoteEnvironment(RemoteState, Environment):
         if self._closed:
             raise _closed()
         if self._id is None:
-            hint = "Use it inside a with block, or call start() first."
-            raise SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", hint)
+            raise _not_started()
         return _path_of(self._id)
 
     def _summary(self) -> tuple[str, ...]:
@@ -514,6 +516,11 @@ def _checked_workspace(folder: Path) -> Path:
 
 def _closed() -> SandboxError:
     return SandboxError(ErrorCode.sandbox_closed, "The sandbox is closed.", "Make a new environment.")
+
+
+def _not_started() -> SandboxError:
+    hint = "Use it inside a with block, or call start() first."
+    return SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", hint)
 
 
 def _unsupported(what: str, why: str) -> SandboxError:

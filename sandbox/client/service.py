@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import random
+import re
 import socket
 import threading
 import time
@@ -216,11 +217,18 @@ def unreachable(error: Exception, url: str) -> SandboxUnavailableError:
     """Return the error for a service that does not answer."""
     gone = SandboxUnavailableError(
         "service_unreachable",
-        f"The service at {url} does not answer ({type(error).__name__}{f': {error}' if str(error) else ''}).",
+        f"The service at {url} does not answer: {_words_of(error)}.",
         "See that it runs there and that this host reaches it. The sandbox goes on until its time is over.",
     )
     gone.effects = "none" if isinstance(error, _NOT_SENT) else "unknown"
     return gone
+
+
+def _words_of(error: Exception) -> str:
+    """Return what is wrong with a connection, without the numbers of the system."""
+    if isinstance(error, httpx.TimeoutException):
+        return "it takes connections, and is silent" if isinstance(error, httpx.ReadTimeout) else "it is not reached in time"
+    return re.sub(r"^\[[^\]]*\] ", "", str(error)).rstrip(".") or "the connection broke"
 
 
 def error_of(response: httpx.Response, url: str) -> SandboxError:
