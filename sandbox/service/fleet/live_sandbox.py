@@ -113,7 +113,7 @@ class LiveSandbox:
 
         It is written down before it is sent; one that a service before this one sent is sent again with its id, and the guest
         answers with what became of the first. ``streams`` says that its output is wanted as it comes, ``reads`` that its
-        standard input will be streamed.
+        standard input will be streamed; neither is possible for a request that is sent again.
         """
         digest = digest_of(operation, args)
         if (found := self.requests.same(ident, digest)) is not None:
@@ -126,7 +126,8 @@ class LiveSandbox:
                 raise reused(ident)
             if (found := self.requests.same(ident, digest)) is not None:  # it was made while we waited
                 return found
-        foreground, cancel = operation == "run" and not args.get("background"), CancelToken()
+        foreground = operation == "run" and not args.get("background") and known is None
+        cancel = CancelToken()
         request = RequestUnderWay(
             ident,
             operation,

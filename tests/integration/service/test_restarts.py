@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from sandbox.docker.engine.client import connect
@@ -58,6 +59,23 @@ def test_commands_go_on_while_the_service_is_dead(mortal: ServiceProcess) -> Non
         assert logs == "".join(f"line {n}\n" for n in range(1, 9))
         forked = api.call("POST", f"/sandboxes/{ident}/fork", {}, status=201)["items"][0]["id"]
         assert api.run(forked, "cat /workspace/n; echo $COLOUR")["result"]["output"] == "x\nred\n"
+
+
+def test_a_stream_that_the_service_took_with_it_ends_with_the_whole_answer(mortal: ServiceProcess) -> None:
+    """What was printed while no service was there does not come as events; the envelope has it."""
+    body = {"command": "echo one; sleep 4; echo two"}
+    with Api(mortal) as api:
+        ident = api.create(image=IMAGE)
+        with api.events(f"/sandboxes/{ident}/run", body, request_id="stream") as events:
+            first = next(events)
+            mortal.kill()
+            with pytest.raises(httpx.TransportError):
+                list(events)
+    assert (first.output, first.id) == (b"one\n", 4)
+    mortal.start()
+    with Api(mortal) as api, api.events(f"/sandboxes/{ident}/run", body, request_id="stream", after=4) as events:
+        (last,) = [each for each in events if each.name != "notice"]
+    assert (last.name, last.data["result"]["output"]) == ("envelope", "one\ntwo\n")
 
 
 def test_a_paused_sandbox_stays_paused(mortal: ServiceProcess, engine: OwnEngine) -> None:
@@ -161,6 +179,14 @@ def test_a_kill_during_a_creation_leaves_one_sandbox_or_none(
         assert eventually(lambda: len(engine.containers()) == 1)
         listed = api.call("GET", "/sandboxes")["items"]
         assert [each["id"] for each in listed] == [ident]
+
+
+def test_one_that_nobody_uses_ends_as_it_was_asked_to(mortal: ServiceProcess) -> None:
+    with Api(mortal) as api:
+        ident = api.create(image=IMAGE, idle_seconds=2)
+        assert eventually(lambda: api.state(ident) == "ended", 40)
+        found = api.call("GET", f"/sandboxes/{ident}")
+        assert (found["reason"], found["idle_seconds"]) == ("idle", 2)
 
 
 def test_stop_all_ends_them(place: Path, tmp_path: Path, engine: OwnEngine) -> None:
