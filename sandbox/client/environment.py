@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,11 +19,11 @@ from sandbox.docker.container import certificates as trust
 from sandbox.docker.container.create import WORKSPACE
 from sandbox.docker.container.profiles import find_profile
 from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
-from sandbox.envelope import Envelope, Failure, Success
+from sandbox.envelope import Envelope, Success
 from sandbox.environment.base import Approver, Environment
 from sandbox.environment.call_errors import check_request
 from sandbox.environment.host_actions import hear
-from sandbox.environment.network import check_network, check_ports
+from sandbox.environment.network import check_network
 from sandbox.environment.sandboxed import checked_folders, watch_of
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
@@ -35,6 +35,7 @@ from sandbox.transfers.copying import Incoming, outgoing
 
 from .asking import BYTES_TOO, INLINE_STDIN_BYTES, Asked
 from .codes import ProblemCode
+from .network import RemoteNetwork, network_data
 from .service import Call, Service, nonsense
 from .state import RemoteState
 from .transfers import download, upload
@@ -48,7 +49,7 @@ LOOK_SECONDS = 2.0
 CLOSE_SECONDS = 10.0
 
 
-class RemoteEnvironment(RemoteState, Environment):
+class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
     """A sandbox of the service at ``url``; use it as a context manager, or ``start()`` and ``close()``.
 
     ``url`` and ``api_key`` are those of GAMEBOX_URL and GAMEBOX_API_KEY unless they are given. The other options are those of
@@ -96,13 +97,13 @@ class RemoteEnvironment(RemoteState, Environment):
         self.track_changes = track_changes
         # See ``SandboxedEnvironment``.
         self.internal_commands: set[str] = set()
-        self._network = Network.none() if network is None else check_network(network)
+        self._policy = Network.none() if network is None else check_network(network)
         self._workspace = None if workspace is None else _checked_workspace(Path(workspace))
         self._ca_bundle = None if ca_bundle is None else trust.merge_host_certificates(Path(ca_bundle))
         spec = SandboxSpec(
             image=image,
             limits=self.limits,
-            network=self._network,
+            network=self._policy,
             profile=profile,
             track_changes=track_changes,
             read_roots=checked_folders(read_roots),
@@ -194,7 +195,7 @@ class RemoteEnvironment(RemoteState, Environment):
         try:
             self._id, self.image = str(found["id"]), str(found["image"])
             self.limits = Limits(**found["limits"])
-            self._network = SandboxSpec.from_data({"network": found["network"]}).network
+            self._policy = SandboxSpec.from_data({"network": found["network"]}).network
             self._description = {str(name): str(text) for name, text in (found["description"] or {}).items()}
         except (KeyError, TypeError, AttributeError) as error:
             raise nonsense(self.service, "/v1/sandboxes") from error
@@ -253,7 +254,7 @@ class RemoteEnvironment(RemoteState, Environment):
         state = "closed" if self._closed else "not started" if self._id is None else self._id
         return self.image, "at", self.service.url, state
 
-    # Pause, time and network
+    # Pause and time
 
     def pause(self) -> None:
         """Stop every process in the sandbox until ``resume``; does nothing when it is paused. Raises SandboxError."""
@@ -272,54 +273,11 @@ class RemoteEnvironment(RemoteState, Environment):
         data = None if body is None else json.dumps(body).encode()
         self.service.request(Call(method, self._path() + place, data, repeatable=True))
 
-    @property
-    def network(self) -> Network:
-        """The current policy; set another, or use ``allow`` and ``deny``, also while the sandbox runs. Raises SandboxError."""
-        return self._network
-
-    @network.setter
-    def network(self, network: Network) -> None:
-        data = SandboxSpec(network=check_network(network)).to_data().get("network", {"mode": "none"})
-        with self._changing:
-            if self._id is None and not self._closed:
-                self._body["network"] = data
-            else:
-                self._change("PATCH", "", {"network": data})
-            self._network = network
-
-    def allow(self, *rules: str) -> Network:
-        """See ``SandboxedEnvironment.allow``."""
-        with self._changing:
-            self.network = changed = self._network.with_rules(*rules)
-        return changed
-
-    def deny(self, *rules: str) -> Network:
-        """See ``SandboxedEnvironment.deny``."""
-        with self._changing:
-            self.network = changed = self._network.without(*rules)
-        return changed
-
-    @property
-    def on_connection(self) -> Callable[..., None] | None:
-        """None: the service sees the connections, and does not pass them on."""
-        return None
-
-    @on_connection.setter
-    def on_connection(self, call: Callable[..., None] | None) -> None:
-        if call is not None:
-            raise _unsupported("on_connection", "The service sees the connections.")
-
-    def forward(self, port: int, host_port: int = 0) -> Envelope[Any]:
-        """Answer the failure ``operation_not_supported``, or ``invalid_arguments`` for what is not a port."""
-        try:
-            check_ports(port, host_port)
-        except SandboxError as error:
-            return Failure.of(error)
-        return Failure.of(_unsupported("forward", "Ports of a remote sandbox do not lead to this host."))
-
-    def forwards(self) -> tuple[Any, ...]:
-        """Return ()."""
-        return ()
+    def _change_network(self, network: Network) -> None:
+        if self._id is None and not self._closed:
+            self._body["network"] = network_data(network)
+        else:
+            self._change("PATCH", "", {"network": network_data(network)})
 
     # Operations
 
@@ -521,7 +479,3 @@ def _closed() -> SandboxError:
 def _not_started() -> SandboxError:
     hint = "Use it inside a with block, or call start() first."
     return SandboxError(ErrorCode.sandbox_closed, "The sandbox is not started.", hint)
-
-
-def _unsupported(what: str, why: str) -> SandboxError:
-    return SandboxError(ErrorCode.operation_not_supported, f"RemoteEnvironment has no {what}: {why}", "Use DockerEnvironment.")

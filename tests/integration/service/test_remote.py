@@ -89,7 +89,7 @@ def test_leaving_the_block_deletes_the_sandbox(service: ServiceProcess, make: Ma
 
 
 def test_a_kept_one_stays_and_is_attached_to_by_its_id(service: ServiceProcess, make: Make) -> None:
-    options = {"url": service.url, "api_key": service.key}
+    options: dict[str, Any] = {"url": service.url, "api_key": service.key}
     with make(keep=True) as env:
         done(env.write("a", "kept"))
         ident = env.id
@@ -188,7 +188,7 @@ def test_forks_go_their_own_way(service: ServiceProcess, make: Make) -> None:
                 ran = done(fork.run(f"cat a; echo $TOKEN; echo {number} > a"))
                 assert ran.output == "shared***TOKEN***\n"
             assert len(ids(service)) >= 3
-        assert set(ids(service)).isdisjoint(fork._id for fork in forks.environments)
+        assert set(ids(service)).isdisjoint(fork.id for fork in forks.environments)
         assert done(env.read("a")).content == "shared"
         refused(env.fork(1, "nothing"), "checkpoint_not_found")
         assert env.fork(0).to_dict()["code"] == "invalid_arguments"
@@ -270,4 +270,4 @@ def test_a_service_that_stays_away(
         began = time.monotonic()
         env.close()
         assert time.monotonic() - began < 5
-    assert env._id in caplog.text
+    assert env.id in caplog.text

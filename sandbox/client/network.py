@@ -1,0 +1,81 @@
+"""The network of a remote environment: rules are the service's to keep, ports do not lead here."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from sandbox.docker.spec import SandboxSpec
+from sandbox.envelope import Envelope, Failure
+from sandbox.environment.network import check_network, check_ports
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.network.policy import Network
+
+
+class RemoteNetwork(ABC):
+    """The methods of ``SandboxedEnvironment`` on the network."""
+
+    _policy: Network
+    # Held while the policy is read and replaced, so that no change is lost.
+    _changing: threading.RLock
+
+    @abstractmethod
+    def _change_network(self, network: Network) -> None:
+        """Have the service keep these rules, or those of a sandbox that is not started. Raises SandboxError."""
+
+    @property
+    def network(self) -> Network:
+        """The current policy; set another, or use ``allow`` and ``deny``, also while the sandbox runs. Raises SandboxError."""
+        return self._policy
+
+    @network.setter
+    def network(self, network: Network) -> None:
+        check_network(network)
+        with self._changing:
+            self._change_network(network)
+            self._policy = network
+
+    def allow(self, *rules: str) -> Network:
+        """See ``SandboxedEnvironment.allow``."""
+        with self._changing:
+            self.network = changed = self._policy.with_rules(*rules)
+        return changed
+
+    def deny(self, *rules: str) -> Network:
+        """See ``SandboxedEnvironment.deny``."""
+        with self._changing:
+            self.network = changed = self._policy.without(*rules)
+        return changed
+
+    @property
+    def on_connection(self) -> Callable[..., None] | None:
+        """None: the service sees the connections, and does not pass them on."""
+        return None
+
+    @on_connection.setter
+    def on_connection(self, call: Callable[..., None] | None) -> None:
+        if call is not None:
+            raise _unsupported("on_connection", "The service sees the connections.")
+
+    def forward(self, port: int, host_port: int = 0) -> Envelope[Any]:
+        """Answer the failure ``operation_not_supported``, or ``invalid_arguments`` for what is not a port."""
+        try:
+            check_ports(port, host_port)
+        except SandboxError as error:
+            return Failure.of(error)
+        return Failure.of(_unsupported("forward", "Ports of a remote sandbox do not lead to this host."))
+
+    def forwards(self) -> tuple[Any, ...]:
+        """Return ()."""
+        return ()
+
+
+def network_data(network: Network) -> Any:
+    """Return the rules as a service takes them."""
+    return SandboxSpec(network=network).to_data().get("network", {"mode": "none"})
+
+
+def _unsupported(what: str, why: str) -> SandboxError:
+    return SandboxError(ErrorCode.operation_not_supported, f"RemoteEnvironment has no {what}: {why}", "Use DockerEnvironment.")
