@@ -7,26 +7,25 @@ import socket
 from pathlib import Path
 
 from sandbox.service.server import _listen
-from sandbox.service.settings import Settings
+from sandbox.service.settings import read_settings
 
 
 def test_answers_are_not_held_back(tmp_path: Path) -> None:
     """asyncio sets TCP_NODELAY only for sockets that name their protocol; without it a short answer took 40 ms more."""
 
     async def accepted() -> int:
-        found: list[int] = []
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            found.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
-        listener = _listen(Settings(port=0, data=tmp_path))
+        listener = _listen(read_settings({"port": 0, "data": tmp_path}))
         async with await asyncio.start_server(connected, sock=listener):
             _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
-            while not found:
-                await asyncio.sleep(0.01)
+            await found
             writer.close()
             await writer.wait_closed()
-        return found[0]
+        return found.result()
 
     assert asyncio.run(accepted()) == 1
