@@ -26,7 +26,7 @@ from sandbox.service.http.reading import body_of, is_request_id, offset_of, requ
 router = APIRouter(tags=["operations"])
 NAMES = (*(name for name, kind in OPERATIONS.items() if not issubclass(kind, Transfer)), *STATE_METHODS)
 # The client of a request that reads may be a moment before the request itself.
-BEGIN_SECONDS, LOOK_SECONDS = 5.0, 0.02
+BEGIN_SECONDS, LOOK_SECONDS = 10.0, 0.02
 STOP_SECONDS = 30.0
 
 

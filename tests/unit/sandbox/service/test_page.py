@@ -1,0 +1,73 @@
+"""docs/http.md and docs/how-to/run-a-service.md say what the code says: routes with their scopes, codes, settings, examples."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+
+from sandbox.service import house
+from sandbox.service.app import make_app, make_house
+from sandbox.service.http.bodies import CreateSandbox, read_body
+from sandbox.service.http.problems import ProblemCode
+from sandbox.service.settings import Settings, read_settings
+from sandbox.service.store.database import Database
+
+ROOT = Path(__file__).parents[4]
+PAGE = (ROOT / "docs/http.md").read_text(encoding="utf-8")
+RECIPE = (ROOT / "docs/how-to/run-a-service.md").read_text(encoding="utf-8")
+SCOPES = {house.reader: "read", house.user: "use", house.manager: "manage", house.admin: "admin"}
+
+
+@pytest.fixture(scope="module")
+def routes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[APIRoute]]:
+    folder = tmp_path_factory.mktemp("service")
+    database = Database(folder / "db")
+    app = make_app(make_house(read_settings({"data": folder}), database))
+    yield [route for route in _flat(app.routes) if isinstance(route, APIRoute)]
+    database.close()
+
+
+def _flat(routes: object) -> Iterator[object]:
+    for route in routes:  # type: ignore[attr-defined]
+        inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", None)
+        if isinstance(route, APIRoute) or not inner:
+            yield route
+        else:
+            yield from _flat(inner)
+
+
+def test_every_route_is_on_the_page_with_its_scope(routes: list[APIRoute]) -> None:
+    rows = re.findall(r"^\| `([A-Z]+) (\S+)` \| (\S+) \|", PAGE, re.MULTILINE)
+    shown = {(method, path): scope.strip("`") for method, path, scope in rows}
+    known: dict[tuple[str, str], str] = {}
+    for route in routes:
+        needed = [SCOPES[each.call] for each in route.dependant.dependencies if each.call in SCOPES]
+        known |= {(method, route.path): needed[0] if needed else "none" for method in route.methods or ()}
+    assert known == shown
+    assert [path for (_, path), scope in known.items() if scope == "none"] == ["/healthz", "/readyz"]
+
+
+def test_every_code_is_on_the_page() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| \d+ \|", PAGE, re.MULTILINE)
+    assert sorted(rows) == sorted(code.value for code in ProblemCode)
+
+
+def test_the_examples_are_valid(tmp_path: Path) -> None:
+    created, problem = map(json.loads, re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+    body = read_body(CreateSandbox, json.dumps(created).encode())
+    assert set(created) == set(CreateSandbox.model_fields)
+    body.spec(read_settings({"data": tmp_path}))
+    assert set(problem) == {"type", "title", "status", "detail", "code", "hint", "retryable", "request_id"}
+    data = re.findall(r"^data: (.*)$", PAGE, re.MULTILINE)
+    assert len(data) == 3
+    assert all(isinstance(json.loads(each), dict) for each in data)
+
+
+def test_every_setting_is_in_the_recipe() -> None:
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", RECIPE, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"\w+", row)} == set(Settings.model_fields)
