@@ -51,11 +51,16 @@ class Keys:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._by_digest: dict[bytes, KeyRecord] = {}
+        self._by_id: dict[str, KeyRecord] = {}
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     async def load(self) -> None:
         """Read the keys from the store."""
-        self._by_digest = {record.digest: record for record in await self._database.call(rows.every)}
+        for record in await self._database.call(rows.every):
+            self._keep(record)
+
+    def _keep(self, record: KeyRecord) -> None:
+        self._by_digest[record.digest] = self._by_id[record.id] = record
 
     async def make(self, tenant: str, name: str, scope: Scope, expires_at: float | None = None) -> tuple[str, KeyRecord]:
         """Make a key; return it, which cannot be read again later, and what is kept of it."""
@@ -71,17 +76,17 @@ class Keys:
             expires_at=expires_at,
         )
         await self._database.call(lambda connection: rows.insert(connection, record))
-        self._by_digest[record.digest] = record
+        self._keep(record)
         return key, record
 
     async def revoke(self, tenant: str, ident: str) -> None:
         """Revoke a key of a tenant. Raises Problem."""
-        record = next((each for each in self.of(tenant) if each.id == ident), None)
-        if record is None:
+        record = self._by_id.get(ident)
+        if record is None or record.tenant != tenant or record.revoked_at is not None:
             raise Problem(404, ProblemCode.key_not_found, f"There is no key {ident!r:.80}.", "List them: GET /v1/keys.")
         at = now()
         await self._database.call(lambda connection: rows.revoke(connection, ident, at))
-        self._by_digest[record.digest] = replace(record, revoked_at=at)
+        self._keep(replace(record, revoked_at=at))
 
     def of(self, tenant: str) -> list[KeyRecord]:
         """Return the keys of a tenant that were not revoked."""
@@ -89,7 +94,7 @@ class Keys:
 
     def is_valid(self, caller: Caller) -> bool:
         """Return whether the key of a caller, which had one, is still valid."""
-        return any(each.id == caller.key and _is_valid(each) for each in self._by_digest.values())
+        return _is_valid(self._by_id[caller.key])
 
     def caller(self, key: str | None, address: str) -> Caller:
         """Return who has the key. Raises Problem for a wrong one, and for a caller that was wrong too often."""

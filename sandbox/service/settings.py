@@ -55,6 +55,7 @@ class Settings(BaseSettings):
     lost_seconds: float = Field(86400.0, gt=0, description="How long a sandbox that is gone is listed.")
     drain_seconds: float = Field(10.0, ge=0, description="How long requests may go on after SIGTERM.")
     engine_calls: int = Field(8, ge=1, le=64, description="Sandboxes that are started, attached or removed at once.")
+    create_wait_seconds: float = Field(30.0, gt=0, description="How long a creation waits for its turn.")
     body_bytes: int = Field(64 * MIB, ge=1024, description="Largest JSON body of a request.")
     stop_all: bool = Field(False, description="End all sandboxes when the service ends.")
 

@@ -14,10 +14,11 @@ MOST_BEHIND = 1000
 
 @dataclass(eq=False)
 class Watcher:
-    """Watches a tenant's sandboxes, or one of them. ``closed`` says that nothing more comes."""
+    """Watches a tenant's sandboxes, or one of them, with the key of that id. ``closed`` says that nothing more comes."""
 
     tenant: str
     sandbox: str | None
+    key: str
     closed: bool = False
     _waiting: deque[Event] = field(default_factory=deque)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -53,9 +54,9 @@ class Broadcast:
     def __init__(self) -> None:
         self._watchers: set[Watcher] = set()
 
-    def watch(self, tenant: str, sandbox: str | None = None) -> Watcher:
+    def watch(self, tenant: str, sandbox: str | None, key: str) -> Watcher:
         """Return a watcher of what happens from now on; ``leave`` ends it."""
-        watcher = Watcher(tenant, sandbox)
+        watcher = Watcher(tenant, sandbox, key)
         self._watchers.add(watcher)
         return watcher
 
@@ -69,7 +70,8 @@ class Broadcast:
             if watcher.tenant == event.tenant and watcher.sandbox in (None, event.sandbox):
                 watcher.tell(event)
 
-    def close(self) -> None:
-        """Have all watchers end: the service does."""
+    def close(self, key: str | None = None) -> None:
+        """Have all watchers end, or those with that key."""
         for watcher in tuple(self._watchers):
-            watcher.close()
+            if key in (None, watcher.key):
+                watcher.close()

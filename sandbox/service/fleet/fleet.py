@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -56,6 +56,7 @@ class Fleet:
         self._live: dict[str, LiveSandbox] = {}
         self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
         self._transfers = ThreadPoolExecutor(MOST_TRANSFERS, thread_name_prefix="gamebox-transfer")
+        self._creating = asyncio.Semaphore(settings.engine_calls)
         # Attaching to what waits does not hold up what is asked for now.
         self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -185,7 +186,8 @@ class Fleet:
                 for live in lives:
                     await changing.enter_async_context(live.changing)
                 try:
-                    return await start()
+                    async with self._turn():
+                        return await start()
                 except BaseException:
                     for live, each in zip(lives, made, strict=True):
                         await self._in_engine(each.environment.remove)
@@ -193,6 +195,26 @@ class Fleet:
                     raise
 
         return await asyncio.shield(self._spawn(work()))
+
+    @contextlib.asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait until fewer than so many creations are under way. Raises Problem after some time."""
+        try:
+            async with asyncio.timeout(self.settings.create_wait_seconds):
+                await self._creating.acquire()
+        except TimeoutError:
+            raise Problem(
+                503,
+                ErrorCode.capacity,
+                f"Too many sandboxes are being created; this one waited for {self.settings.create_wait_seconds:g} s.",
+                "Ask again later.",
+                retryable=True,
+                headers={"Retry-After": "5"},
+            ) from None
+        try:
+            yield
+        finally:
+            self._creating.release()
 
     async def _started(
         self, made: list[NewSandbox], answer_of: Callable[[list[dict[str, Any]]], dict[str, Any]]

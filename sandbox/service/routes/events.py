@@ -17,8 +17,6 @@ from sandbox.service.store.sandboxes import Event
 router = APIRouter(tags=["events"])
 # Events that are read from the store at once.
 MOST_TOGETHER = 500
-# A revoked key ends its streams within this time.
-LOOK_SECONDS = 1.0
 
 
 @router.get("/v1/events")
@@ -37,7 +35,7 @@ async def _stream(request: Request, caller: Caller, sandbox: str | None) -> Even
     house, after = house_of(request), offset_of(request)
     past: list[Event] = []
     last = await house.database.call(rows.last_event) if after is None else after
-    watcher = house.broadcast.watch(caller.tenant, sandbox)  # before the store is read, so that nothing is missed
+    watcher = house.broadcast.watch(caller.tenant, sandbox, caller.key)  # before the store is read, so that nothing is missed
     if after is not None:
         found = await house.database.call(
             lambda connection: rows.events_after(connection, caller.tenant, sandbox, after, MOST_TOGETHER)
@@ -53,7 +51,7 @@ async def _stream(request: Request, caller: Caller, sandbox: str | None) -> Even
         past = found
 
     async def lines() -> AsyncIterator[bytes]:
-        at, silent = last, 0.0
+        at = last
         try:
             yield COMMENT
             for each in past:
@@ -62,14 +60,11 @@ async def _stream(request: Request, caller: Caller, sandbox: str | None) -> Even
             if len(past) == MOST_TOGETHER:  # there may be more: the client resumes
                 return
             while not watcher.closed and house.keys.is_valid(caller):
-                found = await watcher.next(LOOK_SECONDS)
+                found = await watcher.next(COMMENT_SECONDS)
                 if found is None:
-                    silent += LOOK_SECONDS
-                    if silent >= COMMENT_SECONDS:
-                        silent = 0.0
-                        yield COMMENT
+                    yield COMMENT
                 elif found.id > at:
-                    at, silent = found.id, 0.0
+                    at = found.id
                     yield _line(found)
         finally:
             house.broadcast.leave(watcher)

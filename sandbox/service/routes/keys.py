@@ -40,5 +40,7 @@ async def list_keys(request: Request, caller: Admin) -> dict[str, Any]:
 @router.delete("/v1/keys/{key_id}", status_code=204)
 async def revoke_key(request: Request, caller: Admin, key_id: str) -> Response:
     """Revoke a key: it is refused from now on, and its open streams end."""
-    await house_of(request).keys.revoke(caller.tenant, key_id)
+    house = house_of(request)
+    await house.keys.revoke(caller.tenant, key_id)
+    house.broadcast.close(key_id)
     return Response(status_code=204)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -15,13 +15,14 @@ from sandbox.operations import OPERATIONS
 from sandbox.operations.base import Transfer
 from sandbox.operations.wire import STATE_METHODS
 from sandbox.service.fleet.bridges import BrokenOffError
-from sandbox.service.fleet.output import OutputGoneError
+from sandbox.service.fleet.output import OutputGoneError, OutputLog
 from sandbox.service.fleet.requests_under_way import Requests, RequestUnderWay, unknown_request
 from sandbox.service.house import Reader, User, house_of, sandbox_of
 from sandbox.service.http.bodies import checked_arguments, read_json
 from sandbox.service.http.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.http.reading import body_of, is_request_id, offset_of, request_id, wants_events
+from sandbox.service.keys import Caller
 
 router = APIRouter(tags=["operations"])
 NAMES = (*(name for name, kind in OPERATIONS.items() if not issubclass(kind, Transfer)), *STATE_METHODS)
@@ -51,7 +52,7 @@ async def operate(request: Request, caller: User, sandbox_id: str, operation: st
     offset = offset_of(request)
     reads = request.headers.get("x-gamebox-stdin", "").lower() == "stream"
     sent = await live.send(house.database, operation, args, ident, streams=wants_events(request), reads=reads)
-    return await _answered(request, sent, offset)
+    return await _answered(request, caller, sent, offset)
 
 
 @router.put("/v1/sandboxes/{sandbox_id}/requests/{request_id}/stdin", status_code=204)
@@ -87,7 +88,7 @@ async def list_requests(request: Request, caller: Reader, sandbox_id: str) -> di
 async def get_request(request: Request, caller: User, sandbox_id: str, request_id: str) -> Response:
     """Wait for the answer to a request that was sent before, or follow its output from Last-Event-ID on."""
     sent = sandbox_of(request, caller, sandbox_id).requests.find(request_id)
-    return await _answered(request, sent, offset_of(request))
+    return await _answered(request, caller, sent, offset_of(request))
 
 
 @router.delete("/v1/sandboxes/{sandbox_id}/requests/{request_id}", status_code=204)
@@ -131,7 +132,7 @@ def _ident(request: Request, args: dict[str, Any]) -> str:
     return str(ident)
 
 
-async def _answered(request: Request, sent: RequestUnderWay, offset: int | None) -> Response:
+async def _answered(request: Request, caller: Caller, sent: RequestUnderWay, offset: int | None) -> Response:
     with_bytes = request.headers.get("x-gamebox-bytes", "").lower() == "base64"
     if not wants_events(request):
         answer = await sent.wait()
@@ -149,38 +150,47 @@ async def _answered(request: Request, sent: RequestUnderWay, offset: int | None)
                 f"The output from byte {start} on is not kept here any more.",
                 "Read it with logs, by the id of the command.",
             ) from None
-    return EventStream(_events(sent, start, with_bytes=with_bytes))
+    keys = house_of(request).keys
+    return EventStream(_events(sent, start, lambda: keys.is_valid(caller), with_bytes=with_bytes))
 
 
-async def _events(sent: RequestUnderWay, offset: int, *, with_bytes: bool) -> AsyncIterator[bytes]:
-    """Yield output as it comes, then notices and the envelope. A reader that is too far behind is cut."""
-    output = sent.output
-    with nullcontext() if output is None else output.reading(offset) as note:
-        while output is not None and note is not None:
-            try:
-                pieces = output.after(offset)
-            except OutputGoneError:
-                return
+async def _events(
+    sent: RequestUnderWay, offset: int, is_allowed: Callable[[], bool], *, with_bytes: bool
+) -> AsyncIterator[bytes]:
+    """Yield output as it comes, then notices and the envelope. A reader that is too far behind, or not allowed any more, is cut."""
+    if sent.output is not None:
+        try:
+            async with aclosing(_output(sent.output, offset, is_allowed)) as lines:
+                async for line in lines:
+                    yield line
+        except OutputGoneError:
+            return
+        offset = sent.output.end
+    task = sent.task
+    while task is not None and not task.done():
+        await asyncio.wait([task], timeout=COMMENT_SECONDS)
+        if not task.done():
+            yield COMMENT
+        if not is_allowed():
+            return
+    answer = await sent.wait()
+    for notice in answer.envelope.notices:
+        yield event("notice", notice.to_dict(), offset)
+    yield event("envelope", answer.json(with_bytes=with_bytes), offset)
+
+
+async def _output(output: OutputLog, offset: int, is_allowed: Callable[[], bool]) -> AsyncGenerator[bytes, None]:
+    """Yield the output from ``offset`` to its end. Raises OutputGoneError."""
+    with output.reading(offset) as note:
+        while is_allowed():
+            pieces = output.after(offset)
             for piece in pieces:
                 data = {"stream": piece.stream, "offset": piece.offset, "data_base64": b64encode(piece.data).decode()}
                 yield event("output", data, piece.end)
                 offset = piece.end
                 note(offset)
             if not pieces and output.ended:
-                break
+                return
             if not pieces and not await output.wait(offset, COMMENT_SECONDS):
                 yield COMMENT
-    async for each in _last_events(sent, offset, with_bytes):
-        yield each
-
-
-async def _last_events(sent: RequestUnderWay, offset: int, with_bytes: bool) -> AsyncIterator[bytes]:
-    task = sent.task
-    while task is not None and not task.done():
-        await asyncio.wait([task], timeout=COMMENT_SECONDS)
-        if not task.done():
-            yield COMMENT
-    answer = await sent.wait()
-    for notice in answer.envelope.notices:
-        yield event("notice", notice.to_dict(), offset)
-    yield event("envelope", answer.json(with_bytes=with_bytes), offset)
+    raise OutputGoneError

@@ -232,3 +232,20 @@ def test_it_listens_beyond_this_host_only_with_tls_or_behind_a_proxy(place: Path
     assert open_to_all.process.wait(20) != 0
     assert open_to_all.process.stdout is not None
     open_to_all.process.stdout.close()
+
+
+def test_a_creation_that_gets_no_turn_says_so(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAMEBOX_SERVICE_ENGINE_CALLS", "1")
+    monkeypatch.setenv("GAMEBOX_SERVICE_CREATE_WAIT_SECONDS", "0.02")
+    crowded = ServiceProcess(tmp_path / "data", "--stop-all").start()
+    try:
+        with Api(crowded) as api, ThreadPoolExecutor(6) as pool:
+            answers = list(pool.map(lambda _: api.http.post("/v1/sandboxes", json={"image": IMAGE}), range(6)))
+            assert {each.status_code for each in answers} == {201, 503}
+            for refused in (each for each in answers if each.status_code == 503):
+                assert (refused.json()["code"], refused.json()["retryable"]) == ("capacity", True)
+                assert refused.headers["retry-after"]
+            listed = api.call("GET", "/sandboxes")["items"]
+            assert len(listed) == sum(each.status_code == 201 for each in answers)
+    finally:
+        crowded.stop()
