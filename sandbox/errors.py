@@ -162,7 +162,8 @@ class SandboxUnavailableError(SandboxError):
     """The sandbox cannot answer any more: killed, out of memory, removed, engine gone, pipe broken, or silent.
 
     ``reason`` is one of: out_of_memory, killed, exited, removed, engine_gone, pipe_broken, lease_ended, protocol_violation,
-    no_answer, taken_over, closed, lifetime_over, idle, host_failed (a bug of Gamebox on the host, not in the sandbox).
+    no_answer, taken_over, closed, lifetime_over, idle, host_failed (a bug of Gamebox on the host, not in the sandbox); of a
+    sandbox of a service also time_to_live, service_unreachable, service_failed.
     """
 
     def __init__(self, reason: str, message: str, hint: str = "") -> None:

@@ -160,7 +160,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         with self._starting:
             if self._start_error is not None:
                 raise self._start_error
-            if self._id is None:
+            if self._id is None or self._closed:
                 try:
                     self._start()
                 except SandboxError as error:
