@@ -44,6 +44,7 @@ _PASSING = ("left",)
 _UNREACHED = ("pipe_broken", "engine_gone")
 # How often that is tried.
 ATTACH_AGAIN_SECONDS = 3.0
+_MEANWHILE = "It ended while the service was not running, or with its engine."
 # Ends that were to be expected: the guest's own clocks.
 _EXPECTED = ("lifetime_over", "idle", "time_to_live")
 
@@ -75,7 +76,24 @@ class Fleet:
                     live.release = engine.claim(record.ident)
             elif record.state == "running":
                 live.attaching = self._attach(live, self._background)
+        self._spawn(self._compare(self._all(over=False)))
         self._spawn(self._look())
+
+    async def _compare(self, loaded: list[LiveSandbox]) -> None:
+        """Find out which sandboxes are gone, and whose pause or end the last service did not come to write down."""
+        try:
+            states = await self._in_engine(engine.states)
+        except SandboxError as error:  # attaching finds it out, one by one
+            log.warning("the engine does not list its sandboxes: %s", error)
+            return
+        for live in loaded:
+            async with live.changing:
+                state = states.get(live.record.ident)
+                if live.record.state == "paused" and state == "running":
+                    await self._attach(live)
+                    await self._change(live, replace(live.record, state="running"))
+                elif live.record.state in ("running", "paused") and state not in ("running", "paused", "restarting"):
+                    await self.lose(live, SandboxUnavailableError("removed", _MEANWHILE))
 
     async def close(self) -> None:
         """Leave all sandboxes running, or end them with ``stop_all``; requests under way end with the connection."""
@@ -254,8 +272,7 @@ class Fleet:
                 found = await self._in_engine(lambda: engine.attached(live.record.ident, live.spec))
             except SandboxError as error:
                 if error.code is ErrorCode.sandbox_not_found:
-                    message = "It ended while the service was not running, or with its engine."
-                    await self.lose(live, SandboxUnavailableError("removed", message))
+                    await self.lose(live, SandboxUnavailableError("removed", _MEANWHILE))
                     raise live.loss() from error
                 log.warning("could not attach to the sandbox %s: %s", live.record.id, error)
                 raise

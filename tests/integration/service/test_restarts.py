@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,8 +153,6 @@ def test_one_that_dies_is_lost_with_its_post_mortem(mortal: ServiceProcess, engi
 def test_a_kill_during_a_creation_leaves_one_sandbox_or_none(
     mortal: ServiceProcess, engine: OwnEngine, seconds: float
 ) -> None:
-    import threading
-
     body, headers = {"image": IMAGE, "limits": SMALL}, {"Idempotency-Key": "killed"}
     with Api(mortal) as api:
 
@@ -236,3 +236,47 @@ def test_a_request_that_comes_while_the_service_ends_may_be_sent_again(mortal: S
             assert answer.headers["retry-after"] == "1"
         assert answers[0]["result"]["output"] == "done\n"
         mortal.stop()
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "fork", "delete"])
+@pytest.mark.parametrize("seconds", [0.01, 0.1])
+def test_a_kill_during_a_change_leaves_what_the_api_says(
+    mortal: ServiceProcess, engine: OwnEngine, action: str, seconds: float
+) -> None:
+    """Done or not done, and nothing in between, whatever the engine had come to."""
+    with Api(mortal) as api:
+        ident = api.create(image=IMAGE)
+        api.run(ident, "echo here > mark")
+        if action == "resume":
+            api.call("POST", f"/sandboxes/{ident}/pause")
+
+        def change() -> None:
+            path = f"/v1/sandboxes/{ident}"
+            with contextlib.suppress(httpx.HTTPError):  # it is cut
+                api.http.delete(path) if action == "delete" else api.http.post(f"{path}/{action}")
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        time.sleep(seconds)
+        mortal.kill()
+        thread.join()
+    mortal.start()
+    states = {"running": "running", "paused": "paused"}
+
+    def agrees() -> bool:
+        with Api(mortal) as api:
+            listed = api.call("GET", "/sandboxes")["items"]
+        found = sorted(each["State"] for each in connect().api.containers(all=True))
+        return found == sorted(states.get(each["state"], each["state"]) for each in listed)
+
+    assert eventually(agrees)
+    time.sleep(1)
+    assert agrees()
+    with Api(mortal) as api:
+        listed = api.call("GET", "/sandboxes")["items"]
+        assert len(listed) <= (2 if action == "fork" else 1)
+        assert action == "delete" or ident in [each["id"] for each in listed]
+        for each in listed:
+            if each["state"] == "paused":
+                api.call("POST", f"/sandboxes/{each['id']}/resume")
+            assert api.run(each["id"], "cat mark")["result"]["output"] == "here\n"
