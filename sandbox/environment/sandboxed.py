@@ -334,6 +334,10 @@ class SandboxedEnvironment(Environment):
         """Why the sandbox answers no more; None while it does, and before its start."""
         return None if self._transport is None else self._transport.loss
 
+    def live_for(self, seconds: float) -> None:
+        """Have the sandbox end by itself when so many seconds are over, whatever its lifetime was. Raises SandboxError."""
+        self._live().request("live_for", {"seconds": seconds}, timeout_seconds=SILENCE_SECONDS)
+
     # Pause
 
     def pause(self) -> None:

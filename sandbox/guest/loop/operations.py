@@ -261,8 +261,9 @@ _ROWS = (
         only_looks=True,
     ),
     Operation("usage", AT_ONCE, "processes.usage", only_looks=True, is_work=False),
-    # of the host itself: sandboxes that stood by, pauses, and the state of files
+    # of the host itself: sandboxes that stood by, their end, pauses, and the state of files
     Operation("begin", AT_ONCE, "requests.begin", {"environ": a.variables, "limits": a.limits}),
+    Operation("live_for", AT_ONCE, "requests.live_for", {"seconds": a.seconds}, is_work=False),
     Operation("resumed", AT_ONCE, "requests.resumed", {"seconds": a.seconds}),
     Operation("scan", WORKER, "state.scanning:scan", {"roots": a.roots}, {"sessions": a.flag}, only_looks=True),
     Operation("fetch", WORKER, "state.fetching:fetch", only_looks=True),

@@ -175,6 +175,12 @@ class Requests:
             self._processes.lifetime.begin(self._place.limits)
         return {}
 
+    def live_for(self, args: dict[str, Any]) -> dict[str, Any]:
+        """End the sandbox when so many seconds are over, whatever its lifetime was until now."""
+        if self._processes.lifetime is not None:
+            self._processes.lifetime.live_for(float(args["seconds"]))
+        return {}
+
     def resumed(self, args: dict[str, Any]) -> dict[str, Any]:
         """Put off every timer by the seconds that the sandbox was paused: that time does not count for commands."""
         seconds = float(args["seconds"])

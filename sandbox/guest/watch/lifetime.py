@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..commands.command import Command
     from ..loop.operations import Operation
+    from ..loop.reactor import Timer
 
 # Regular looks detect a pause: after one, a look comes late.
 LOOK_SECONDS, LEAST_SECONDS = 10.0, 0.05
@@ -57,6 +58,13 @@ class Lifetime:
         self._lifetime: float | None = limits.get("lifetime_seconds")
         self._idle: float | None = limits.get("idle_seconds")
         self._started = self._worked = self._looked = time.monotonic()
+        self._timer: Timer | None = None
+        self._arm()
+
+    def live_for(self, seconds: float) -> None:
+        """Have ``seconds`` left of the lifetime, which may have had no limit until now."""
+        self._lifetime = time.monotonic() - self._started + seconds
+        self._reported.pop("lifetime", None)
         self._arm()
 
     def touch(self, operation: Operation) -> None:
@@ -104,7 +112,9 @@ class Lifetime:
         if self._idle is not None:
             due.append(self._last_work() + self._idle - self._looked)
         self._pause = max(LEAST_SECONDS, min(due))
-        self._reactor.after(self._pause, self._look)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._reactor.after(self._pause, self._look)
 
     def _look(self) -> None:
         now = time.monotonic()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from sandbox.service.store.sandboxes import SandboxRecord
 
 from . import engine
 from .broadcast import Broadcast
-from .creating import NewSandbox, answer_of_first, new_sandbox
+from .creating import NewSandbox, Turns, answer_of_first, new_sandbox
 from .live_sandbox import LiveSandbox
 from .sandbox_data import sandbox_data
 
@@ -44,9 +44,8 @@ _PASSING = ("left",)
 _UNREACHED = ("pipe_broken", "engine_gone")
 # How often that is tried.
 ATTACH_AGAIN_SECONDS = 3.0
-_MEANWHILE = "It ended while the service was not running, or with its engine."
 # Ends that were to be expected: the guest's own clocks.
-_EXPECTED = ("lifetime_over", "idle", "time_to_live")
+_EXPECTED = ("lifetime_over", "idle")
 
 
 class Fleet:
@@ -57,7 +56,7 @@ class Fleet:
         self._live: dict[str, LiveSandbox] = {}
         self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
         self._transfers = ThreadPoolExecutor(MOST_TRANSFERS, thread_name_prefix="gamebox-transfer")
-        self._creating = asyncio.Semaphore(settings.engine_calls)
+        self._creating = Turns(settings.engine_calls, settings.create_wait_seconds)
         # Attaching to what waits does not hold up what is asked for now.
         self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -93,7 +92,7 @@ class Fleet:
                     await self._attach(live)
                     await self._change(live, replace(live.record, state="running"))
                 elif live.record.state in ("running", "paused") and state not in ("running", "paused", "restarting"):
-                    await self.lose(live, SandboxUnavailableError("removed", _MEANWHILE))
+                    await self.lose(live, _gone(live.record))
 
     async def close(self) -> None:
         """Leave all sandboxes running, or end them with ``stop_all``; requests under way end with the connection."""
@@ -204,7 +203,7 @@ class Fleet:
                 for live in lives:
                     await changing.enter_async_context(live.changing)
                 try:
-                    async with self._turn():
+                    async with self._creating.turn():
                         return await start()
                 except BaseException:
                     for live, each in zip(lives, made, strict=True):
@@ -213,26 +212,6 @@ class Fleet:
                     raise
 
         return await asyncio.shield(self._spawn(work()))
-
-    @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Wait until fewer than so many creations are under way. Raises Problem after some time."""
-        try:
-            async with asyncio.timeout(self.settings.create_wait_seconds):
-                await self._creating.acquire()
-        except TimeoutError:
-            raise Problem(
-                503,
-                ErrorCode.capacity,
-                f"Too many sandboxes are being created; this one waited for {self.settings.create_wait_seconds:g} s.",
-                "Ask again later.",
-                retryable=True,
-                headers={"Retry-After": "5"},
-            ) from None
-        try:
-            yield
-        finally:
-            self._creating.release()
 
     async def _started(
         self, made: list[NewSandbox], answer_of: Callable[[list[dict[str, Any]]], dict[str, Any]]
@@ -272,12 +251,20 @@ class Fleet:
                 found = await self._in_engine(lambda: engine.attached(live.record.ident, live.spec))
             except SandboxError as error:
                 if error.code is ErrorCode.sandbox_not_found:
-                    await self.lose(live, SandboxUnavailableError("removed", _MEANWHILE))
+                    await self.lose(live, _gone(live.record))
                     raise live.loss() from error
                 log.warning("could not attach to the sandbox %s: %s", live.record.id, error)
                 raise
             live.environment = AsyncEnvironment(found)
+            await self._tell_end(live)
             return live.environment
+
+    async def _tell_end(self, live: LiveSandbox) -> None:
+        """Have the guest end the sandbox in time by itself, in case no service is there then."""
+        environment = live.environment
+        if environment is not None and isinstance(inner := environment.environment, DockerEnvironment):
+            left = max(1.0, live.record.ends_at - now())
+            await self._in_engine(lambda: inner.live_for(left))
 
     # Change
 
@@ -298,6 +285,7 @@ class Fleet:
                     await self._attach(live)
                 else:
                     await live.environment.resume()
+                    await self._tell_end(live)
                 await self._change(live, replace(live.record, state="running"))
             elif live.record.state != "running":
                 raise live.loss()
@@ -322,6 +310,9 @@ class Fleet:
                     environment.network = spec.network
             await self._change(live, record)
             live.set_deadline()
+            if body.time_to_live_seconds is not None and record.state == "running":
+                await live.ready()
+                await self._tell_end(live)
             return live.record
 
     async def delete(self, live: LiveSandbox) -> None:
@@ -422,8 +413,7 @@ class Fleet:
         elif record.state == "deleting":
             self._spawn(self._finish_delete(live))
         elif time.monotonic() > live.deadline:
-            message = f"Its time to live of {record.time_to_live_seconds:g} s was over."
-            self._spawn(self._end(live, SandboxUnavailableError("time_to_live", message)))
+            self._spawn(self._end(live, _gone(record)))
         elif live.environment is not None:
             if (loss := _loss(live.environment)) is not None:
                 self._spawn(self._end(live, loss))
@@ -462,6 +452,14 @@ class Fleet:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, SandboxError | Problem):
             log.error("a task of the service failed", exc_info=error)
+
+
+def _gone(record: SandboxRecord) -> SandboxUnavailableError:
+    """Return why a sandbox is gone, or is to end now, as far as it is known without its last words."""
+    if now() >= record.ends_at:
+        message = f"Its time to live of {record.time_to_live_seconds:g} s was over."
+        return SandboxUnavailableError("lifetime_over", message)
+    return SandboxUnavailableError("removed", "It ended while the service was not running, or with its engine.")
 
 
 def _write(connection: Any, record: SandboxRecord) -> rows.Event:

@@ -102,11 +102,10 @@ class CreateSandbox(Body):
             raise Problem(
                 422, ProblemCode.invalid_body, f"There is no limit {unknown[0]!r:.80}.", f"Use: {', '.join(LIMITS)}."
             )
-        life = self.life_seconds(settings)
         limits = {
-            "lifetime_seconds": settings.most_time_to_live_seconds,
             "idle_seconds": self.idle_seconds or settings.idle_seconds,
             **self.limits,
+            "lifetime_seconds": self.life_seconds(settings),
         }
         return SandboxSpec.from_data(
             {
@@ -118,13 +117,15 @@ class CreateSandbox(Body):
                 "track_changes": self.track_changes,
                 "read_roots": list(self.read_roots),
                 "keep": True,
-                "keep_seconds": life,
+                "keep_seconds": settings.most_time_to_live_seconds,
             }
         )
 
     def life_seconds(self, settings: Settings) -> float:
         """Return the time to live. Raises Problem if it is more than the operator allows."""
-        return checked_life(self.time_to_live_seconds or settings.time_to_live_seconds, settings)
+        of_limits = self.limits.get("lifetime_seconds")
+        asked = self.time_to_live_seconds or (of_limits if isinstance(of_limits, int | float) and of_limits > 0 else None)
+        return checked_life(asked or settings.time_to_live_seconds, settings)
 
 
 class UpdateSandbox(Body):

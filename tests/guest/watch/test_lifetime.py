@@ -82,6 +82,15 @@ def test_the_lifetime_ends_whatever_is_done() -> None:
     assert (code, took >= 0.3) == (LIFETIME_OVER, True)
 
 
+@pytest.mark.parametrize("before", [None, 0.1, 60.0])
+def test_a_life_is_made_longer_or_shorter(before: float | None) -> None:
+    reactor, life, _ = made(lifetime_seconds=before)
+    life.live_for(0.4)
+    assert 0.3 < (life.left()["lifetime_left_seconds"] or 0) <= 0.4
+    code, took = ended(reactor)
+    assert (code, 0.4 <= took < 2) == (LIFETIME_OVER, True)
+
+
 def test_idle_ends_when_nothing_is_done() -> None:
     reactor, life, _ = made(idle_seconds=0.3)
     reactor.after(0.2, lambda: life.touch(operation_named("write")))

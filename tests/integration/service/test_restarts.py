@@ -189,6 +189,21 @@ def test_one_that_nobody_uses_ends_as_it_was_asked_to(mortal: ServiceProcess) ->
         assert (found["reason"], found["idle_seconds"]) == ("idle", 2)
 
 
+def test_a_sandbox_ends_in_time_though_no_service_is_there(mortal: ServiceProcess, engine: OwnEngine) -> None:
+    with Api(mortal) as api:
+        ends, goes_on = api.create(image=IMAGE, time_to_live_seconds=600), api.create(image=IMAGE, time_to_live_seconds=6)
+        for ident, seconds in ((ends, 4), (goes_on, 600)):
+            api.call("PATCH", f"/sandboxes/{ident}", {"time_to_live_seconds": seconds})
+        assert "10 min" in api.call("GET", f"/sandboxes/{goes_on}")["description"]["left"]
+        mortal.kill()
+    assert eventually(lambda: len(engine.containers()) == 1, 20)
+    time.sleep(4)
+    mortal.start()
+    with Api(mortal) as api:
+        assert eventually(lambda: api.state(ends) == "ended")
+        assert api.run(goes_on, "echo on")["result"]["output"] == "on\n"
+
+
 def test_stop_all_ends_them(place: Path, tmp_path: Path, engine: OwnEngine) -> None:
     made = ServiceProcess(tmp_path / "data", "--stop-all").start()
     with Api(made) as api:

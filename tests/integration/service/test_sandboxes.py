@@ -139,10 +139,10 @@ def test_time_and_metadata_change_and_a_sandbox_ends_when_its_time_is_over(api: 
     assert (changed["metadata"], changed["time_to_live_seconds"]) == ({"a": "b"}, 1)
     assert eventually(lambda: api.state(ident) == "ended")
     found = api.call("GET", f"/sandboxes/{ident}")
-    assert found["reason"] == "time_to_live"
+    assert found["reason"] == "lifetime_over"
     assert found["ended_at"] is not None
     answer = api.run(ident, "true")
-    assert (answer["code"], answer["reason"]) == ("sandbox_unavailable", "time_to_live")
+    assert (answer["code"], answer["reason"]) == ("sandbox_unavailable", "lifetime_over")
     assert eventually(lambda: len(engine.containers()) == before)
     api.call("DELETE", f"/sandboxes/{ident}", status=204)
     api.call("GET", f"/sandboxes/{ident}", status=404)

@@ -76,8 +76,9 @@ def test_a_spec_has_what_was_asked_for_and_is_kept(settings: Settings) -> None:
     )
     spec = body.spec(settings)
     assert (spec.image, spec.limits.cpus, spec.env, spec.read_roots) == ("gamebox/node", 1.0, ("A",), ("/etc",))
-    assert (spec.limits.idle_seconds, spec.limits.lifetime_seconds) == (5.0, settings.most_time_to_live_seconds)
-    assert (spec.keep, spec.keep_seconds, spec.workspace, spec.pull) == (True, 60, None, False)
+    assert (spec.limits.idle_seconds, spec.limits.lifetime_seconds) == (5.0, 60.0)
+    assert (spec.keep, spec.keep_seconds) == (True, settings.most_time_to_live_seconds)
+    assert (spec.workspace, spec.pull) == (None, False)
     assert [rule.private for rule in spec.network.rules] == [False]
 
 
