@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -70,7 +70,7 @@ def pytest_report_header() -> str | None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options, and an ini option for each except ``--sandbox-artifacts``."""
+    """Add the options, and an ini option for each except ``--sandbox-artifacts`` and ``--sandbox-remote``."""
     group = parser.getgroup("sandbox", "sandboxes (gamebox)")
     for name, what in (
         ("image", "image of sandboxes whose tests name none (default: gamebox/base)"),
@@ -86,6 +86,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     local = "run sandboxes on this machine itself, WITHOUT ISOLATION; tests that ask for what only a container has are skipped"
     group.addoption("--sandbox-local", action="store_true", default=False, help=local)
     parser.addini("sandbox_local", local, type="bool", default=False)
+    remote = "use sandboxes of the service at GAMEBOX_URL, as all runs do while that variable is set"
+    group.addoption("--sandbox-remote", action="store_true", default=False, help=remote)
     group.addoption(
         "--sandbox-artifacts",
         default=None,
@@ -204,7 +206,7 @@ def sandbox(
     env = _started(node.config, marks, node.path.parent, sandbox_options, sandbox_services, tmp_path_factory)
     try:
         _note(node, "sandbox", env, 0)
-        yield env
+        yield cast("SandboxedEnvironment", env)  # one of a service has the same methods
     finally:
         env.close()
 
@@ -223,7 +225,7 @@ def sandbox_session(
     try:
         if config.stash.get(_RUNNING, None) is not None:
             _note(config.stash[_RUNNING], "sandbox_session", env, 0)
-        yield env
+        yield cast("SandboxedEnvironment", env)
     finally:
         del config.stash[_SHARED]
         env.close()
@@ -247,7 +249,8 @@ def _started(
         options = opt.put_together(marked, opt.of_command_line(config), project, opt.of_ini(config))
         reason = opt.reason_to_skip(marked, options)
         if reason is None:
-            return opt.made(opt.with_services(options, shared), copies).start()
+            asked = opt.with_services(options, shared)
+            return opt.made(asked, copies, remote=config.getoption("sandbox_remote")).start()
     except (opt.OptionsError, SandboxError) as error:
         problem = f"The sandbox could not be started: {error}"
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import random
 import re
@@ -21,6 +22,8 @@ import httpx
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 from .codes import ProblemCode
+
+log = logging.getLogger(__name__)
 
 # A service that restarts is ready within 2 s; one that was never reached is given up sooner.
 RECONNECT_SECONDS = 30.0
@@ -80,6 +83,8 @@ class Service:
 
     def __init__(self, url: str | None = None, api_key: str | None = None) -> None:
         self.url, loopback = _checked_url(url or os.environ.get(URL))
+        if not loopback and self.url.startswith("http:"):
+            log.warning("the key to %s crosses the network in the clear: use its https address", self.url)
         self.api_key = _checked_key(api_key or os.environ.get(API_KEY))
         headers = {"Authorization": f"Bearer {self.api_key}"}
         # The proxies of the environment are no way to this host.

@@ -12,6 +12,7 @@ from sandbox.errors import ErrorCode, OperationError
 
 from .service import Call, Service, nonsense
 
+PIECE_BYTES = 256 << 10
 # A chunk of a download is no longer than this.
 MOST_CHUNK_BYTES = 16 << 20
 CHUNKS = "application/vnd.gamebox.chunks"
@@ -33,13 +34,20 @@ def upload(
     call = Call(
         "PUT",
         f"{sandbox_path}/{place}",
-        content=body,
+        content=lambda: _cut(body()),
         params=params,
         headers=headers,
         read_seconds=WRITTEN_SECONDS,
         repeatable=True,
     )
     return service.json(call)
+
+
+def _cut(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes in pieces that a socket takes: of a longer one, the rest is copied each time that a part was taken."""
+    for piece in pieces:
+        view = memoryview(piece)
+        yield from (bytes(view[at : at + PIECE_BYTES]) for at in range(0, len(view), PIECE_BYTES))
 
 
 def download(

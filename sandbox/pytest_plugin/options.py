@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sandbox.cli.remote import wants_service
 from sandbox.docker.spec import SandboxSpec, plain_type
 from sandbox.errors import SandboxError
 from sandbox.limits import Limits
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from sandbox.docker.services.group import ServiceGroup
     from sandbox.docker.services.running_service import RunningService
 
-    from .recorded import RecordedDocker, RecordedLocal
+    from .recorded import Recorded
 
 # What a test asks of its sandbox: every option of a sandbox that can end with the test, and whether it is one at all.
 NAMES = (*(f.name for f in fields(SandboxSpec) if f.metadata.get("pytest")), "local")
@@ -157,6 +158,8 @@ def of_command_line(config: pytest.Config) -> dict[str, Any]:
     if config.getoption("sandbox_local"):
         if clash := next((name for name, value in given.items() if value is not None), None):
             raise OptionsError(f"--sandbox-local and --sandbox-{clash} contradict each other. Leave one out.")
+        if config.getoption("sandbox_remote"):
+            raise OptionsError("--sandbox-local and --sandbox-remote contradict each other. Leave one out.")
         given["local"] = True
     return checked(given, "command line")
 
@@ -210,13 +213,18 @@ def anchored(options: Mapping[str, Any], base: Path) -> dict[str, Any]:
     return {**options, **{name: base / options[name] for name in ("workspace", "ca_bundle") if name in options}}
 
 
-def made(options: Mapping[str, Any], copies: pytest.TempPathFactory) -> RecordedDocker | RecordedLocal:
-    """Return an environment with these options, not started. Raises SandboxError.
+def made(options: Mapping[str, Any], copies: pytest.TempPathFactory, *, remote: bool) -> Recorded:
+    """Return an environment with these options, not started. Raises OptionsError, SandboxError.
 
-    A LocalEnvironment works on a copy of the workspace: like a container, it never changes the folder itself.
+    It is one of a service if that is asked for (``remote``) or named in the environment, unless the options ask for a
+    LocalEnvironment. That works on a copy of the workspace: like a container, it never changes the folder itself.
     """
     from .recorded import RecordedDocker, RecordedLocal
 
+    if wants_service(remote) and not options.get("local"):
+        from .remote import made_remote  # httpx takes 100 ms to import
+
+        return made_remote(options)
     given = {name: value for name, value in options.items() if name != "local"}
     if not options.get("local"):
         return RecordedDocker(**given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 from sandbox import operations as op
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Envelope, Failure, Success
+from sandbox.environment.base import Environment
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import SandboxError
 from sandbox.local import LocalEnvironment
@@ -100,7 +102,7 @@ def cut(text: str, chars: int = OUTPUT_CHARS) -> str:
     return f"{text[: chars // 2]}\n[... {len(text) - chars} characters left out ...]\n{text[-(chars // 2) :]}"
 
 
-class Recorded(SandboxedEnvironment):
+class Recorded(Environment):
     """Mixin for an environment: ``record`` has its operations, except those within ``unrecorded()``."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -109,9 +111,9 @@ class Recorded(SandboxedEnvironment):
         super().__init__(*args, **options)
 
     @property
+    @abstractmethod
     def started(self) -> bool:
         """Whether the environment was started and is not closed."""
-        return self._transport is not None
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
@@ -159,9 +161,18 @@ class Recorded(SandboxedEnvironment):
         return envelope
 
 
-class RecordedDocker(Recorded, DockerEnvironment):
+class RecordedSandboxed(Recorded, SandboxedEnvironment):
+    """Mixin for an environment with a pipe to its sandbox."""
+
+    @property
+    def started(self) -> bool:
+        """See ``Recorded``."""
+        return self._transport is not None
+
+
+class RecordedDocker(RecordedSandboxed, DockerEnvironment):
     """A DockerEnvironment that records its operations."""
 
 
-class RecordedLocal(Recorded, LocalEnvironment):
+class RecordedLocal(RecordedSandboxed, LocalEnvironment):
     """A LocalEnvironment that records its operations."""

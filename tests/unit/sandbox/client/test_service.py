@@ -222,6 +222,15 @@ def test_keys_that_are_none(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "GAMEBOX_API_KEY" in caught.value.hint
 
 
+def test_a_key_in_the_clear_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    for url in ("http://127.0.0.1:1", "http://localhost:1", "https://example.com", "http://[::1]:1"):
+        Service(url, KEY)
+    assert not caplog.records
+    Service("http://example.com", KEY)
+    assert "in the clear" in caplog.text
+    assert KEY not in caplog.text
+
+
 def test_address_and_key_of_the_environment(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAMEBOX_URL", f"{server.url}/")
     monkeypatch.setenv("GAMEBOX_API_KEY", f" {KEY}\n")
