@@ -15,8 +15,6 @@ from typing import Any, Self
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_types, check_variables
-from sandbox.docker.container import certificates as trust
-from sandbox.docker.container.create import WORKSPACE
 from sandbox.docker.container.profiles import find_profile
 from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
 from sandbox.envelope import Envelope, Success
@@ -28,6 +26,7 @@ from sandbox.environment.sandboxed import checked_folders, watch_of
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
+from sandbox.network.variables import trust_variables
 from sandbox.operations.wire import read_envelope, request_data
 from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.watching import Watch
@@ -47,6 +46,8 @@ START_SECONDS = 600.0
 # A prompt is not kept waiting for the description of the sandbox.
 LOOK_SECONDS = 2.0
 CLOSE_SECONDS = 10.0
+# Where the workspace is in every container; its module loads docker-py.
+WORKSPACE = "/workspace"
 
 
 class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
@@ -99,7 +100,11 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         self.internal_commands: set[str] = set()
         self._policy = Network.none() if network is None else check_network(network)
         self._workspace = None if workspace is None else _checked_workspace(Path(workspace))
-        self._ca_bundle = None if ca_bundle is None else trust.merge_host_certificates(Path(ca_bundle))
+        variables: dict[str, str] = {}
+        self._certificates: dict[str, bytes] = {}
+        if ca_bundle is not None:
+            variables, self._certificates = _certificates(Path(ca_bundle), profile)
+        variables |= env or {}
         spec = SandboxSpec(
             image=image,
             limits=self.limits,
@@ -110,7 +115,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         )
         self._body: dict[str, Any] = {
             **spec.to_data(),
-            **({"env": dict(env)} if env else {}),
+            **({"env": variables} if variables else {}),
             **({"metadata": dict(metadata)} if metadata else {}),
             **({} if time_to_live_seconds is None else {"time_to_live_seconds": time_to_live_seconds}),
         }
@@ -202,11 +207,8 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
 
     def _fill(self) -> None:
         """Copy in what the sandbox starts with. Raises SandboxError."""
-        if self._ca_bundle is not None:
-            profile = find_profile(self.profile)
-            path = trust.bundle_path(profile)
-            self.upload(self._ca_bundle, path).unwrap()
-            self.upload(trust.apt_configuration(path), trust.apt_path(profile)).unwrap()
+        for path, data in self._certificates.items():
+            self.upload(data, path).unwrap()
         if self._workspace is not None:
             self._upload(self._workspace, WORKSPACE, initial=True).unwrap()
 
@@ -460,6 +462,16 @@ def _path_of(ident: str) -> str:
             ErrorCode.sandbox_not_found, f"{ident!r:.80} is not the id of a sandbox.", "See gamebox ls --remote."
         )
     return f"/v1/sandboxes/{ident}"
+
+
+def _certificates(bundle: Path, profile_name: str) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Return the variables and files that make commands trust the certificates of ``bundle``, and those of this host."""
+    from sandbox.docker.container import certificates as trust  # it loads docker-py
+
+    profile = find_profile(profile_name)
+    path = trust.bundle_path(profile)
+    files = {path: trust.merge_host_certificates(bundle), trust.apt_path(profile): trust.apt_configuration(path)}
+    return {**trust_variables(path), "APT_CONFIG": trust.apt_path(profile)}, files
 
 
 def _checked_workspace(folder: Path) -> Path:

@@ -139,6 +139,13 @@ def test_what_it_starts_with(service: ServiceProcess, make: Make, tmp_path: Path
         assert list(env.describe()) == ["sandbox", "network", "limits", "left"]
 
 
+def test_certificates_of_this_host(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "own.pem").write_text("-----BEGIN CERTIFICATE-----\nown\n")
+    with make(ca_bundle=tmp_path / "own.pem", env={"CURL_CA_BUNDLE": "mine"}) as env:
+        shown = done(env.run('head -n 2 "$SSL_CERT_FILE"; echo $CURL_CA_BUNDLE; cat $APT_CONFIG')).output
+        assert shown.startswith("-----BEGIN CERTIFICATE-----\nown\nmine\nAcquire::https::CAInfo")
+
+
 def test_a_start_that_fails_leaves_nothing(service: ServiceProcess, make: Make, tmp_path: Path) -> None:
     before = ids(service)
     with pytest.raises(SandboxError) as caught:
