@@ -155,6 +155,7 @@ class DockerEnvironment(SandboxedEnvironment):
         with the sandbox. Neither do ``cache`` and ``services`` of the host; the sandbox knows only the names it was made with.
         Raises SandboxError: sandbox_not_found, sandbox_owned, sandbox_unavailable, and as the engine does.
         """
+        _check_attached(services)
         found = kept.find(connect(), id_or_name)
         if found.service and not take_over:
             raise reaching.of_service(found)

@@ -28,6 +28,7 @@ from .broadcast import Broadcast
 from .creating import NewSandbox, Turns, answer_of_first, new_sandbox
 from .live_sandbox import LiveSandbox
 from .sandbox_data import sandbox_data
+from .spill import SpillRoom
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Fleet:
         self._live: dict[str, LiveSandbox] = {}
         self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
         self._transfers = ThreadPoolExecutor(MOST_TRANSFERS, thread_name_prefix="gamebox-transfer")
+        self._spills = SpillRoom(settings.data / "output")
         self._creating = Turns(settings.engine_calls, settings.create_wait_seconds)
         # Attaching to what waits does not hold up what is asked for now.
         self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
@@ -432,7 +434,7 @@ class Fleet:
     # Tasks and threads
 
     def _make(self, record: SandboxRecord) -> LiveSandbox:
-        return LiveSandbox(record, lambda: self._attach(self._live[record.id]))
+        return LiveSandbox(record, lambda: self._attach(self._live[record.id]), self._spills)
 
     def transfer(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Call in a thread of those that move files."""

@@ -23,6 +23,7 @@ from sandbox.service.store.sandboxes import OVER, SandboxRecord
 from .bridges import BodyBridge
 from .output import OutputLog
 from .requests_under_way import Answer, Requests, RequestUnderWay, digest_of, reused
+from .spill import Spill, SpillRoom
 
 # The methods on the state of the files that change nothing.
 _LOOKS = frozenset({"changes", "checkpoints", "export_patch"})
@@ -34,6 +35,7 @@ class LiveSandbox:
 
     record: SandboxRecord
     attach: Callable[[], asyncio.Task[AsyncEnvironment]]
+    spills: SpillRoom
     environment: AsyncEnvironment | None = None
     requests: Requests = field(default_factory=Requests)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -132,7 +134,7 @@ class LiveSandbox:
             ident,
             operation,
             digest,
-            OutputLog(lambda: cancel.cancelled) if streams and foreground else None,
+            OutputLog(lambda: cancel.cancelled, Spill(self.spills)) if streams and foreground else None,
             BodyBridge() if reads and foreground else None,
             cancel,
         )

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from .spill import Spill
+
 # A reader that is further behind is cut, and may resume. Before that, the command waits for it, unless it reads nothing any more.
 MOST_BYTES = 1 << 20
 PATIENCE_SECONDS = 10.0
@@ -39,10 +41,10 @@ _FIRST = object()
 
 
 class OutputLog:
-    """Keeps the last MOST_BYTES of the output. Made in a loop, whose tasks read it."""
+    """Keeps the last MOST_BYTES of the output, and what came before in ``spill``. Made in a loop, whose tasks read it."""
 
-    def __init__(self, is_stopped: Callable[[], bool] = bool) -> None:
-        self._is_stopped = is_stopped
+    def __init__(self, is_stopped: Callable[[], bool] = bool, spill: Spill | None = None) -> None:
+        self._is_stopped, self._spill = is_stopped, spill
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         # The first reader comes a moment after the first output may.
@@ -63,7 +65,10 @@ class OutputLog:
                 self._pieces.append(piece)
                 self.end = piece.end
             while self.end - self._start > MOST_BYTES:
-                self._start = self._pieces.popleft().end
+                oldest = self._pieces.popleft()
+                self._start = oldest.end
+                if self._spill is not None:
+                    self._spill.add(oldest.stream, oldest.offset, oldest.data)
         self._tell()
 
     def _await_readers(self, size: int) -> None:
@@ -104,8 +109,11 @@ class OutputLog:
         self._tell()
 
     def after(self, offset: int) -> list[Piece]:
-        """Return what is known from ``offset`` on. Raises OutputGoneError."""
+        """Return what is known from ``offset`` on, at least some of it. Raises OutputGoneError."""
         with self._lock:
+            if self._spill is not None and offset < min(self._start, self._spill.end):
+                stream, data = self._spill.read(offset, PIECE_BYTES)
+                return [Piece(stream, offset, data)]
             if not self._start <= offset <= self.end:
                 raise OutputGoneError
             found = [piece for piece in self._pieces if piece.end > offset]
@@ -113,6 +121,12 @@ class OutputLog:
             first = found[0]
             found[0] = Piece(first.stream, offset, first.data[offset - first.offset :])
         return found
+
+    def forget_spill(self) -> None:
+        """Keep no more than what is in memory."""
+        with self._lock:
+            if self._spill is not None:
+                self._spill.close()
 
     async def wait(self, offset: int, seconds: float) -> bool:
         """Wait until there is more than ``offset``, or the end; return False if there was neither within ``seconds``."""

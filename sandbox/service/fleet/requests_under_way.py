@@ -19,6 +19,8 @@ from .output import OutputLog
 
 # Answers that are kept for those who ask again with the same id.
 MOST_ANSWERS, MOST_ANSWER_BYTES = 64, 8 << 20
+# How long the whole output of a command that has ended can be read by those who were cut.
+SPILL_SECONDS = 300.0
 
 
 class Answer:
@@ -104,6 +106,7 @@ class Requests:
     def _ended(self, request: RequestUnderWay, task: asyncio.Task[Answer]) -> None:
         if request.output is not None:
             request.output.finish()
+            asyncio.get_running_loop().call_later(SPILL_SECONDS, request.output.forget_spill)
         if request.stdin is not None:
             request.stdin.break_off()
         if task.cancelled() or task.exception() is not None:  # nothing to be had by asking again

@@ -96,6 +96,19 @@ def test_a_stream_that_was_cut_goes_on_where_it_was(api: Api, sandbox: str) -> N
     assert api.call("GET", path, headers=headers, status=410)["code"] == "output_gone"
 
 
+def test_a_reader_that_was_cut_for_long_reads_all_of_it_later(api: Api, sandbox: str) -> None:
+    body, ident, size = {"command": "seq 1000000"}, next(_ids), 6_888_896
+    with api.events(f"/sandboxes/{sandbox}/run", body, request_id=ident) as events:
+        first = next(events)
+    assert first.id is not None
+    api.call("GET", f"/sandboxes/{sandbox}/requests/{ident}")
+    with api.events(f"/sandboxes/{sandbox}/run", body, request_id=ident, after=first.id) as events:
+        found = list(events)
+    output = first.output + b"".join(each.output for each in found if each.name == "output")
+    assert output == b"".join(b"%d\n" % n for n in range(1, 1_000_001))
+    assert (len(output), found[-1].id) == (size, size)
+
+
 def test_the_same_request_is_carried_out_once(api: Api, sandbox: str) -> None:
     ident = next(_ids)
     first = api.run(sandbox, "echo x >> log; cat log", request_id=ident)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
 from sandbox.service.fleet import output as module
-from sandbox.service.fleet.output import OutputGoneError, OutputLog
+from sandbox.service.fleet.output import OutputGoneError, OutputLog, Piece
+from sandbox.service.fleet.spill import Spill, SpillRoom
 
 PIECE = b"x" * 1000
 
@@ -91,5 +93,52 @@ def test_a_piece_that_is_larger_than_all_that_is_kept() -> None:
             note(0)
             await asyncio.to_thread(log.append, "stderr", b"y" * 9000)
             assert log.end == 9000
+
+    asyncio.run(main())
+
+
+async def read_all(log: OutputLog, offset: int) -> list[Piece]:
+    found: list[Piece] = []
+    while pieces := log.after(offset):
+        found += pieces
+        offset = pieces[-1].end
+    return found
+
+
+def test_what_is_older_is_read_from_the_spill(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = OutputLog(lambda: True, Spill(SpillRoom(tmp_path / "output")))
+        whole = b""
+        for n in range(100):
+            data = bytes([n]) * 300
+            log.append("stderr" if n % 7 == 0 else "stdout", data)
+            whole += data
+        for start in (0, 1, 299, 300, 2100, 26_000, 29_999):
+            found = await read_all(log, start)
+            assert b"".join(piece.data for piece in found) == whole[start:]
+            for piece in found:
+                assert {piece.stream} == {"stderr" if byte % 7 == 0 else "stdout" for byte in piece.data}
+        assert list((tmp_path / "output").iterdir()) == [], "a kill leaves no file"
+        log.forget_spill()
+        with pytest.raises(OutputGoneError):
+            log.after(0)
+        assert b"".join(piece.data for piece in await read_all(log, 26_100)) == whole[26_100:]
+
+    asyncio.run(main())
+
+
+def test_what_has_no_room_is_gone_and_room_is_given_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        room = SpillRoom(tmp_path / "output", most=10_000)
+        log = OutputLog(lambda: True, Spill(room))
+        for _ in range(20):
+            log.append("stdout", PIECE)
+        assert log.after(9_000)
+        with pytest.raises(OutputGoneError):
+            log.after(10_500)
+        assert log.after(17_000)
+        assert not room.take(1)
+        log.forget_spill()
+        assert room.take(10_000)
 
     asyncio.run(main())
