@@ -25,6 +25,7 @@ from sandbox.service.store.sandboxes import SandboxRecord
 
 from . import engine
 from .broadcast import Broadcast
+from .checkpoints import Checkpoints, all_files, remove_unknown
 from .creating import NewSandbox, Turns, answer_of_first, new_sandbox
 from .live_sandbox import LiveSandbox
 from .sandbox_data import sandbox_data
@@ -68,6 +69,7 @@ class Fleet:
 
     async def load(self) -> None:
         """Read the sandboxes from the store, and attach to those that run in the background."""
+        remove_unknown(self.settings.data, await self.database.call(all_files))
         for record in await self.database.call(rows.every):
             self._live[record.id] = live = self._make(record)
             if record.state in ("creating", "deleting"):
@@ -160,6 +162,8 @@ class Fleet:
     ) -> dict[str, Any]:
         """Create more sandboxes like this one, with the files of its checkpoint or its present ones; see ``create``."""
         source = await live.ready()
+        if body.checkpoint is not None:
+            await live.checkpoints.load(source)
         record, spec = live.record, live.spec
         life = checked_life(body.time_to_live_seconds or record.time_to_live_seconds, self.settings)
         metadata = record.metadata if body.metadata is None else body.metadata
@@ -352,6 +356,7 @@ class Fleet:
         state: rows.State = "ended" if error.reason in _EXPECTED else "lost"
         record = replace(live.record, state=state, reason=error.reason, post_mortem=error.message, ended_at=now())
         await self._change(live, record)
+        await asyncio.to_thread(live.checkpoints.remove)
         if error.reason != "taken_over":
             await self._remove(live)
         else:
@@ -385,6 +390,7 @@ class Fleet:
             return rows.add_event(connection, record.tenant, record.id, now(), data)
 
         event = await self.database.call(forget)
+        await asyncio.to_thread(live.checkpoints.remove)
         self._live.pop(record.id, None)
         self.broadcast.publish(event)
 
@@ -400,7 +406,10 @@ class Fleet:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for live in self._all():
-                self._look_at(live)
+                try:
+                    self._look_at(live)
+                except Exception:  # the others are looked at all the same
+                    log.exception("could not look at the sandbox %s", live.record.id)
             if time.monotonic() - self._tidied > TIDY_SECONDS:
                 self._tidied = time.monotonic()
                 self.database.note(_forget_old(now() - REMEMBERED_SECONDS))
@@ -434,7 +443,8 @@ class Fleet:
     # Tasks and threads
 
     def _make(self, record: SandboxRecord) -> LiveSandbox:
-        return LiveSandbox(record, lambda: self._attach(self._live[record.id]), self._spills)
+        checkpoints = Checkpoints(self.database, self.settings.data, record.id)
+        return LiveSandbox(record, lambda: self._attach(self._live[record.id]), self._spills, checkpoints)
 
     def transfer(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Call in a thread of those that move files."""

@@ -21,6 +21,7 @@ from sandbox.service.store.requests import KnownRequest
 from sandbox.service.store.sandboxes import OVER, SandboxRecord
 
 from .bridges import BodyBridge
+from .checkpoints import Checkpoints
 from .output import OutputLog
 from .requests_under_way import Answer, Requests, RequestUnderWay, digest_of, reused
 from .spill import Spill, SpillRoom
@@ -36,6 +37,7 @@ class LiveSandbox:
     record: SandboxRecord
     attach: Callable[[], asyncio.Task[AsyncEnvironment]]
     spills: SpillRoom
+    checkpoints: Checkpoints
     environment: AsyncEnvironment | None = None
     requests: Requests = field(default_factory=Requests)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -157,7 +159,7 @@ class LiveSandbox:
         try:
             environment = await self.ready()
             if kind is None:
-                return await _of_state(environment, request.operation, args)
+                return await _of_state(self.checkpoints, environment, request.operation, args)
             given = HostArguments(args)
             if issubclass(kind, Change):
                 given["request_id"] = request.id
@@ -177,11 +179,12 @@ def _watch(request: RequestUnderWay) -> Watch:
     return Watch(on_bytes=None if output is None else output.append, cancel=request.cancel, stdin=request.stdin)
 
 
-async def _of_state(environment: AsyncEnvironment, method: str, args: Mapping[str, Any]) -> Envelope[Any]:
+async def _of_state(
+    checkpoints: Checkpoints, environment: AsyncEnvironment, method: str, args: Mapping[str, Any]
+) -> Envelope[Any]:
     """Return what a method on the state of the files answers."""
     try:
-        answer: Envelope[Any] = await getattr(environment, method)(**args)
-        return answer
+        return await checkpoints.carry_out(environment, method, args)
     except TypeError as error:  # of the arguments, which are the client's
         return Failure(
             ErrorCode.invalid_arguments, f"The arguments of {method} do not fit: {str(error)[:300]}.", "Correct that."

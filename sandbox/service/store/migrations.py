@@ -56,6 +56,12 @@ STEPS = (
         answer TEXT,
         PRIMARY KEY (tenant, key)
     ) STRICT, WITHOUT ROWID;
+    CREATE TABLE checkpoints (
+        sandbox TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        file TEXT NOT NULL,
+        UNIQUE (sandbox, name)
+    ) STRICT;
     CREATE TABLE events (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         tenant TEXT NOT NULL,

@@ -204,6 +204,35 @@ def test_a_sandbox_ends_in_time_though_no_service_is_there(mortal: ServiceProces
         assert api.run(goes_on, "echo on")["result"]["output"] == "on\n"
 
 
+def test_checkpoints_survive_and_leave_nothing_when_they_are_deleted(mortal: ServiceProcess) -> None:
+    folder = mortal.folder / "checkpoints"
+    with Api(mortal) as api:
+        ident = api.create(image=IMAGE)
+        path = f"/sandboxes/{ident}"
+        for name in ("one", "two/../&", "three"):
+            api.run(ident, f"echo '{name}' > a")
+            assert api.call("POST", f"{path}/checkpoint", {"name": name})["result"]["id"] == name
+        assert api.call("POST", f"{path}/checkpoint", {"name": "one"})["code"] == "invalid_arguments"
+        assert api.call("POST", f"{path}/delete_checkpoint", {"id": "three"})["tool_executed"] is True
+        assert len(list(folder.glob("*/*"))) == 2
+    mortal.kill()
+    (folder / ident / "half").write_text("a service was killed while it wrote this")
+    mortal.start()
+    with Api(mortal) as api:
+        listed = api.call("POST", f"{path}/checkpoints", {})["result"]["checkpoints"]
+        assert [each["id"] for each in listed] == ["one", "two/../&"]
+        assert len(list(folder.glob("*/*"))) == 2
+        assert api.call("POST", f"{path}/rollback", {"id": "one"})["tool_executed"] is True
+        assert api.run(ident, "cat a")["result"]["output"] == "one\n"
+        mortal.kill()
+    mortal.start()
+    with Api(mortal) as api:
+        fork = api.call("POST", f"{path}/fork", {"checkpoint": "two/../&"}, status=201)["items"][0]["id"]
+        assert api.run(fork, "cat a")["result"]["output"] == "two/../&\n"
+        api.call("DELETE", path, status=204)
+        assert list(folder.glob("*/*")) == []
+
+
 def test_stop_all_ends_them(place: Path, tmp_path: Path, engine: OwnEngine) -> None:
     made = ServiceProcess(tmp_path / "data", "--stop-all").start()
     with Api(made) as api:
