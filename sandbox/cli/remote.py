@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 URL = "GAMEBOX_URL"
 REMOTE_HELP = "Use the service at GAMEBOX_URL, with the key in GAMEBOX_API_KEY; so does every command while GAMEBOX_URL is set."
 REMOTE = Flag("remote", REMOTE_HELP, bool, False)
+# What a service gives a sandbox that asks for nothing.
+LEAST_LIFE_SECONDS = 3600.0
 # Options that say something to a service; the others are of this host's engine, network or files.
 _OF_SERVICES = frozenset(
     {
@@ -57,12 +59,18 @@ def refuse_with_service(values: Mapping[str, Any], flags: Mapping[str, Flag]) ->
             )
 
 
-def remote_sandbox(asked: Mapping[str, Any], *, keep: bool, name: str | None) -> SandboxedEnvironment:
-    """Return a new sandbox of the service with these arguments, not started. Raises SandboxError."""
+def remote_sandbox(asked: Mapping[str, Any], *, name: str | None, keep_seconds: float | None) -> SandboxedEnvironment:
+    """Return a new sandbox of the service with these arguments, not started; it is kept if it has ``keep_seconds``.
+
+    It then lives for at least that long, and ends when nothing was done in it for that long. Raises SandboxError.
+    """
     from sandbox.client.environment import RemoteEnvironment
     from sandbox.client.listing import NAME
 
-    return _as_sandboxed(RemoteEnvironment(**asked, keep=keep, metadata=None if name is None else {NAME: name}))
+    kept: dict[str, Any] = {}
+    if keep_seconds is not None:
+        kept = {"keep": True, "idle_seconds": keep_seconds, "time_to_live_seconds": max(keep_seconds, LEAST_LIFE_SECONDS)}
+    return _as_sandboxed(RemoteEnvironment(**asked, **kept, metadata=None if name is None else {NAME: name}))
 
 
 def attach_remote(known: str, network: str | None, allow: Sequence[str]) -> SandboxedEnvironment:

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -170,11 +170,9 @@ def sandbox_of(
         sys.stderr.write("warning: --local runs on this host without isolation\n")
         return LocalEnvironment(workspace=values["workspace"], limits=limits, env=variables, read_roots=read_roots)
     if remote:
-        if kept.seconds != DEFAULT_KEEP_SECONDS:
-            limits = replace(limits, idle_seconds=kept.seconds)
         named = {name: values[name] for name in ("image", "workspace", "ca_bundle", "profile")}
         converted = {"limits": limits, "network": policy, "env": variables, "read_roots": read_roots}
-        return remote_sandbox({**named, **converted}, keep=kept.keep, name=kept.name)
+        return remote_sandbox({**named, **converted}, name=kept.name, keep_seconds=kept.seconds if kept.keep else None)
     from sandbox.docker.environment import DockerEnvironment
 
     services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
@@ -210,6 +208,8 @@ def _only_of_containers(values: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _limits_of(values: Mapping[str, Any], timeout_seconds: float | None) -> Limits:
+    from dataclasses import replace
+
     from sandbox.limits import Limits
 
     disk = values["disk"]

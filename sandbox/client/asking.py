@@ -120,7 +120,7 @@ class Asked:
 
     def _ask_and_watch(self) -> Envelope[Any]:
         """Pass the output on as it comes, from where it was cut off; return the answer that ends it."""
-        last = ""
+        last, cut = "", False
         attempts: Attempts | None = None
         while True:
             headers = {"Accept": EVENTS, **({"Last-Event-ID": last} if last else {})}
@@ -133,15 +133,18 @@ class Asked:
                         attempts = None  # it goes on: a later cut has all of its time
                         last = event.id or last
                         if (answer := self._take(event)) is not None:
+                            if cut:  # a service that was restarted may know the answer alone
+                                self._catch_up(answer, int(last) if last.isdecimal() else 0)
                             return answer
                     raise httpx.RemoteProtocolError("the stream ended before the answer")
             except SandboxError as error:
                 if error.code is not ProblemCode.output_gone:
                     raise
                 answer = self._ask()
-                self._catch_up(answer, int(last))
+                self._catch_up(answer, int(last) if last.isdecimal() else 0)
                 return answer
             except httpx.TransportError as error:
+                cut = True
                 attempts = attempts or self.service.attempts(call)
                 attempts.wait_after(error)
 
@@ -161,8 +164,8 @@ class Asked:
 
     def _catch_up(self, answer: Envelope[Any], offset: int) -> None:
         """Pass on what the service does not keep any more, as far as the sandbox has it; its streams come as one."""
-        ident = getattr(answer.result, "id", "")
-        while ident and self.watch is not None:
+        ident, end = getattr(answer.result, "id", ""), getattr(answer.result, "output_bytes", 0)
+        while ident and offset < end and self.watch is not None:
             request = Logs.model_validate({"id": ident, "offset": offset})
             logs = Asked(self.service, self.sandbox_path, request, Prepared({})).carry_out()
             if not logs.ok or logs.result.next_offset <= offset:

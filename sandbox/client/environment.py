@@ -9,13 +9,13 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_types, check_variables
-from sandbox.docker.container.profiles import find_profile
 from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
 from sandbox.envelope import Envelope, Success
 from sandbox.environment.base import Approver, Environment
@@ -26,7 +26,6 @@ from sandbox.environment.sandboxed import checked_folders, watch_of
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
-from sandbox.network.variables import trust_variables
 from sandbox.operations.wire import read_envelope, request_data
 from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.watching import Watch
@@ -34,6 +33,7 @@ from sandbox.transfers.copying import Incoming, outgoing
 
 from .asking import BYTES_TOO, INLINE_STDIN_BYTES, Asked
 from .codes import ProblemCode
+from .initial_files import certificates, checked_workspace
 from .network import RemoteNetwork, network_data
 from .service import Call, Service, nonsense
 from .state import RemoteState
@@ -57,9 +57,10 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
     ``DockerEnvironment``; ``workspace`` and ``ca_bundle`` are read here and uploaded. The service decides what of them it allows.
     ``metadata`` are texts to find the sandbox by.
 
-    ``close`` deletes the sandbox, or leaves it running with ``keep``; ``attach`` finds it by its id. The service ends it when
-    its time to live is over, also if this process is gone: ``time_to_live_seconds``, and ``limits.idle_seconds`` without
-    work. May be used by many threads at once. Raises SandboxError.
+    ``close`` deletes the sandbox, or leaves it running with ``keep``; ``attach`` finds it by its id. The service ends it
+    ``time_to_live_seconds`` after its start, or after ``idle_seconds`` without work, also if this process is gone. Unless these are
+    given, it has an hour, which goes on while it is used here, and 15 minutes. May be used by many threads at once. Raises
+    SandboxError.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         read_roots: Sequence[str] = (),
         keep: bool = False,
         time_to_live_seconds: float | None = None,
+        idle_seconds: float | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(approver)
@@ -90,6 +92,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             profile=(profile, str),
             keep=(keep, bool),
             time_to_live_seconds=(time_to_live_seconds, int | float | None),
+            idle_seconds=(idle_seconds, int | float | None),
         )
         check_variables("RemoteEnvironment", env or {})
         self.service = Service(url, api_key)
@@ -99,11 +102,11 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         # See ``SandboxedEnvironment``.
         self.internal_commands: set[str] = set()
         self._policy = Network.none() if network is None else check_network(network)
-        self._workspace = None if workspace is None else _checked_workspace(Path(workspace))
+        self._workspace = None if workspace is None else checked_workspace(Path(workspace))
         variables: dict[str, str] = {}
         self._certificates: dict[str, bytes] = {}
         if ca_bundle is not None:
-            variables, self._certificates = _certificates(Path(ca_bundle), profile)
+            variables, self._certificates = certificates(Path(ca_bundle), profile)
         variables |= env or {}
         spec = SandboxSpec(
             image=image,
@@ -118,6 +121,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             **({"env": variables} if variables else {}),
             **({"metadata": dict(metadata)} if metadata else {}),
             **({} if time_to_live_seconds is None else {"time_to_live_seconds": time_to_live_seconds}),
+            **({} if idle_seconds is None else {"idle_seconds": idle_seconds}),
         }
         self._pid = os.getpid()
         self._starting = threading.RLock()
@@ -127,6 +131,9 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         self._idempotency_key = secrets.token_hex(16)
         self._id: str | None = None
         self._closed = self._deleted = False
+        # An hour that nobody asked for is renewed, so that no long run of an agent ends with it.
+        self._renews = time_to_live_seconds is None and not keep
+        self._life_seconds, self._renew_at = 0.0, 0.0
         self._description: dict[str, str] = {}
 
     @classmethod
@@ -202,6 +209,8 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             self.limits = Limits(**found["limits"])
             self._policy = SandboxSpec.from_data({"network": found["network"]}).network
             self._description = {str(name): str(text) for name, text in (found["description"] or {}).items()}
+            self._life_seconds = float(found["time_to_live_seconds"])
+            self._renew_at = time.monotonic() + self._life_seconds / 2
         except (KeyError, TypeError, AttributeError) as error:
             raise nonsense(self.service, "/v1/sandboxes") from error
 
@@ -271,6 +280,13 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         changes = {"time_to_live_seconds": time_to_live_seconds, "metadata": None if metadata is None else dict(metadata)}
         self._change("PATCH", "", {name: value for name, value in changes.items() if value is not None})
 
+    def _renew(self) -> None:
+        """Have the sandbox live on if half of its time is over; a service that refuses ends it."""
+        if self._renews and time.monotonic() > self._renew_at:
+            self._renew_at = time.monotonic() + self._life_seconds / 2
+            with suppress(SandboxError):
+                self.update(time_to_live_seconds=self._life_seconds)
+
     def _change(self, method: str, place: str, body: Mapping[str, Any] | None = None) -> None:
         data = None if body is None else json.dumps(body).encode()
         self.service.request(Call(method, self._path() + place, data, repeatable=True))
@@ -291,6 +307,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         """See ``Environment.perform``."""
         check_request(request, watch)
         path = self._path()
+        self._renew()
         request = self._with_variables(request)
         prepared = request.prepare(self.limits)
         source = prepared.source
@@ -462,26 +479,6 @@ def _path_of(ident: str) -> str:
             ErrorCode.sandbox_not_found, f"{ident!r:.80} is not the id of a sandbox.", "See gamebox ls --remote."
         )
     return f"/v1/sandboxes/{ident}"
-
-
-def _certificates(bundle: Path, profile_name: str) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Return the variables and files that make commands trust the certificates of ``bundle``, and those of this host."""
-    from sandbox.docker.container import certificates as trust  # it loads docker-py
-
-    profile = find_profile(profile_name)
-    path = trust.bundle_path(profile)
-    files = {path: trust.merge_host_certificates(bundle), trust.apt_path(profile): trust.apt_configuration(path)}
-    return {**trust_variables(path), "APT_CONFIG": trust.apt_path(profile)}, files
-
-
-def _checked_workspace(folder: Path) -> Path:
-    if not folder.is_dir():
-        raise SandboxError(
-            ErrorCode.workspace_invalid,
-            f"The workspace {str(folder)!r} is not a folder.",
-            "Give a folder that exists.",
-        )
-    return folder
 
 
 def _closed() -> SandboxError:

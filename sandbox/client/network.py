@@ -51,8 +51,8 @@ class RemoteNetwork(ABC):
 
     @property
     def on_connection(self) -> Callable[..., None] | None:
-        """None: the service sees the connections, and does not pass them on."""
-        return None
+        """There is none: the service sees the connections, and does not pass them on. Setting it raises SandboxError."""
+        raise AttributeError("on_connection")
 
     @on_connection.setter
     def on_connection(self, call: Callable[..., None] | None) -> None:

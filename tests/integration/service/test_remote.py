@@ -183,7 +183,25 @@ def test_pause_network_and_time_to_live(make: Make) -> None:
         assert "example.org" in env.describe()["network"]
         env.update(time_to_live_seconds=1.0)
         assert eventually(lambda: not env.run("true").ok)
-        refused(env.run("true"), "sandbox_unavailable", "time to live", effects="unknown")
+        assert refused(env.run("true"), "sandbox_unavailable", effects="unknown").reason in ("time_to_live", "lifetime_over")
+
+
+def test_an_hour_that_nobody_asked_for_goes_on(service: ServiceProcess, make: Make) -> None:
+    """An agent's run of two hours lost its sandbox in the middle."""
+    from sandbox.client.service import Call
+
+    for options, renewed in (({}, True), ({"time_to_live_seconds": 600.0}, False), ({"keep": True}, False)):
+        env = make(**options).start()
+
+        def ends() -> str:
+            return str(env.service.json(Call("GET", f"/v1/sandboxes/{env.id}"))["ends_at"])  # noqa: B023
+
+        first = ends()
+        done(env.run("true"))
+        assert ends() == first
+        env._renew_at = 0.0  # half an hour later
+        done(env.run("true"))
+        assert (ends() > first) == renewed
 
 
 def test_forks_go_their_own_way(service: ServiceProcess, make: Make) -> None:

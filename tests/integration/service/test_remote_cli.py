@@ -91,10 +91,14 @@ def test_an_agent_works_in_one(gamebox: Gamebox, tmp_path: Path) -> None:
         {"tool": "finish", "args": {"summary": "changed"}},
     ]
     (tmp_path / "script.json").write_text(json.dumps(steps))
-    done = gamebox(*coding(repo, str(tmp_path / "script.json"))[:-1], "--no-log", *SMALL)
+    done = gamebox(*coding(repo, str(tmp_path / "script.json"))[:-1], "--log", tmp_path / "runs.db", "--keep", *SMALL)
     assert done.returncode == 0, done.stderr
     assert "-one\n+two\n" in done.stdout
-    assert gamebox("ls", "--json").stdout == "[]\n"
+    (kept,) = json.loads(gamebox("ls", "--json").stdout)
+    assert kept["metadata"]["name"].startswith("run-")
+    assert (kept["idle_seconds"], kept["time_to_live_seconds"]) == (3600.0, 3600.0)
+    assert gamebox("exec", kept["metadata"]["name"], "--", "cat", "a.txt").stdout == "two\n"
+    assert gamebox("rm", kept["id"]).returncode == 0
 
 
 def test_a_shell(gamebox: Gamebox) -> None:
