@@ -27,7 +27,7 @@ from . import engine
 from .broadcast import Broadcast
 from .checkpoints import Checkpoints, all_files, remove_unknown
 from .creating import NewSandbox, Turns, answer_of_first, new_sandbox
-from .live_sandbox import LiveSandbox
+from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
 from .sandbox_data import sandbox_data
 from .spill import SpillRoom
 
@@ -47,7 +47,7 @@ _UNREACHED = ("pipe_broken", "engine_gone")
 # How often that is tried.
 ATTACH_AGAIN_SECONDS = 3.0
 # Ends that were to be expected: the guest's own clocks.
-_EXPECTED = ("lifetime_over", "idle")
+_EXPECTED = (LIFETIME_OVER, "idle")
 
 
 class Fleet:
@@ -96,7 +96,7 @@ class Fleet:
                     await self._attach(live)
                     await self._change(live, replace(live.record, state="running"))
                 elif live.record.state in ("running", "paused") and state not in ("running", "paused", "restarting"):
-                    await self.lose(live, _gone(live.record))
+                    await self.lose(live, ended(live.record))
 
     async def close(self) -> None:
         """Leave all sandboxes running, or end them with ``stop_all``; requests under way end with the connection."""
@@ -257,7 +257,7 @@ class Fleet:
                 found = await self._in_engine(lambda: engine.attached(live.record.ident, live.spec))
             except SandboxError as error:
                 if error.code is ErrorCode.sandbox_not_found:
-                    await self.lose(live, _gone(live.record))
+                    await self.lose(live, ended(live.record))
                     raise live.loss() from error
                 log.warning("could not attach to the sandbox %s: %s", live.record.id, error)
                 raise
@@ -353,6 +353,8 @@ class Fleet:
         if error.reason in _UNREACHED:
             await self._let_go(live)
             return
+        if error.reason == LIFETIME_OVER:
+            error = ended(live.record, over=True)
         state: rows.State = "ended" if error.reason in _EXPECTED else "lost"
         record = replace(live.record, state=state, reason=error.reason, post_mortem=error.message, ended_at=now())
         await self._change(live, record)
@@ -424,7 +426,7 @@ class Fleet:
         elif record.state == "deleting":
             self._spawn(self._finish_delete(live))
         elif time.monotonic() > live.deadline:
-            self._spawn(self._end(live, _gone(record)))
+            self._spawn(self._end(live, ended(record)))
         elif live.environment is not None:
             if (loss := _loss(live.environment)) is not None:
                 self._spawn(self._end(live, loss))
@@ -464,14 +466,6 @@ class Fleet:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, SandboxError | Problem):
             log.error("a task of the service failed", exc_info=error)
-
-
-def _gone(record: SandboxRecord) -> SandboxUnavailableError:
-    """Return why a sandbox is gone, or is to end now, as far as it is known without its last words."""
-    if now() >= record.ends_at:
-        message = f"Its time to live of {record.time_to_live_seconds:g} s was over."
-        return SandboxUnavailableError("lifetime_over", message)
-    return SandboxUnavailableError("removed", "It ended while the service was not running, or with its engine.")
 
 
 def _write(connection: Any, record: SandboxRecord) -> rows.Event:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sandbox.aio import AsyncEnvironment
@@ -26,6 +26,7 @@ from .output import OutputLog
 from .requests_under_way import Answer, Requests, RequestUnderWay, digest_of, reused
 from .spill import Spill, SpillRoom
 
+LIFETIME_OVER = "lifetime_over"
 # The methods on the state of the files that change nothing.
 _LOOKS = frozenset({"changes", "checkpoints", "export_patch"})
 
@@ -139,6 +140,7 @@ class LiveSandbox:
             OutputLog(lambda: cancel.cancelled, Spill(self.spills)) if streams and foreground else None,
             BodyBridge() if reads and foreground else None,
             cancel,
+            resent=known is not None,
         )
 
         async def work(request: RequestUnderWay) -> Answer:
@@ -164,9 +166,24 @@ class LiveSandbox:
             if issubclass(kind, Change):
                 given["request_id"] = request.id
             watch = _watch(request) if kind.starts_process or kind.waits else None
-            return await environment.execute(request.operation, given, watch=watch)
+            return self._worded(await environment.execute(request.operation, given, watch=watch))
         except SandboxError as error:
             return Failure.of(error)
+
+
+    def _worded(self, answer: Envelope[Any]) -> Envelope[Any]:
+        """Have an answer speak of the time to live, which may not be what the sandbox was started with."""
+        if isinstance(answer, Failure) and answer.reason == LIFETIME_OVER:
+            return replace(answer, error=ended(self.record, over=True).message)
+        return answer
+
+
+def ended(record: SandboxRecord, *, over: bool = False) -> SandboxUnavailableError:
+    """Return why a sandbox is gone, as far as it is known without its last words; ``over`` says that its time was over."""
+    if over or now() >= record.ends_at:
+        message = f"Its time to live of {record.time_to_live_seconds:g} s was over."
+        return SandboxUnavailableError(LIFETIME_OVER, message)
+    return SandboxUnavailableError("removed", "It ended while the service was not running, or with its engine.")
 
 
 def _is_repeatable(operation: str) -> bool:

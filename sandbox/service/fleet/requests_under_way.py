@@ -44,7 +44,7 @@ def _encoded(envelope: Envelope[Any], *, with_bytes: bool) -> bytes:
 class RequestUnderWay:
     """One request; ``answer`` is known once ``task`` is done. ``output`` is None unless it is streamed.
 
-    ``stdin`` is what the command reads if its client streams it.
+    ``stdin`` is what the command reads if its client streams it. ``resent`` says that a service before this one sent it, too.
     """
 
     id: str
@@ -54,6 +54,7 @@ class RequestUnderWay:
     stdin: BodyBridge | None = None
     cancel: CancelToken = field(default_factory=CancelToken)
     task: asyncio.Task[Answer] | None = None
+    resent: bool = False
 
     @property
     def answer(self) -> Answer | None:

@@ -139,19 +139,27 @@ async def _answered(request: Request, caller: Caller, sent: RequestUnderWay, off
         return Response(
             answer.json(with_bytes=with_bytes), media_type="application/json", headers={"X-Request-Id": sent.id}
         )
-    output, start = sent.output, offset or 0
-    if output is not None:
-        try:
-            output.after(start)
-        except OutputGoneError:
-            raise Problem(
-                410,
-                ProblemCode.output_gone,
-                f"The output from byte {start} on is not kept here any more.",
-                "Read it with logs, by the id of the command.",
-            ) from None
+    start = offset or 0
+    if _is_gone(sent, offset):
+        raise Problem(
+            410,
+            ProblemCode.output_gone,
+            f"The output from byte {start} on is not kept here any more.",
+            "Ask for the answer alone, and read the output with logs, by the id of the command.",
+        )
     keys = house_of(request).keys
     return EventStream(_events(sent, start, lambda: keys.is_valid(caller), with_bytes=with_bytes))
+
+
+def _is_gone(sent: RequestUnderWay, offset: int | None) -> bool:
+    """Return whether the output from there on cannot be streamed: the service that had it is dead, or it was dropped."""
+    if sent.output is None:
+        return sent.resent and offset is not None
+    try:
+        sent.output.after(offset or 0)
+    except OutputGoneError:
+        return True
+    return False
 
 
 async def _events(

@@ -64,7 +64,7 @@ def test_commands_go_on_while_the_service_is_dead(mortal: ServiceProcess) -> Non
 
 
 def test_a_stream_that_the_service_took_with_it_ends_with_the_whole_answer(mortal: ServiceProcess) -> None:
-    """What was printed while no service was there does not come as events; the envelope has it."""
+    """What was printed while no service was there does not come as events; the envelope has it, and the logs."""
     body = {"command": "echo one; sleep 4; echo two"}
     with Api(mortal) as api:
         ident = api.create(image=IMAGE)
@@ -75,8 +75,11 @@ def test_a_stream_that_the_service_took_with_it_ends_with_the_whole_answer(morta
                 list(events)
     assert (first.output, first.id) == (b"one\n", 4)
     mortal.start()
-    with Api(mortal) as api, api.events(f"/sandboxes/{ident}/run", body, request_id="stream", after=4) as events:
-        (last,) = [each for each in events if each.name != "notice"]
+    with Api(mortal) as api:
+        headers = {"X-Request-Id": "stream", "Accept": "text/event-stream", "Last-Event-ID": "4"}
+        assert api.call("POST", f"/sandboxes/{ident}/run", body, headers=headers, status=410)["code"] == "output_gone"
+        with api.events(f"/sandboxes/{ident}/run", body, request_id="stream") as events:
+            (last,) = [each for each in events if each.name != "notice"]
     assert (last.name, last.data["result"]["output"]) == ("envelope", "one\ntwo\n")
 
 
