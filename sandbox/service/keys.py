@@ -97,7 +97,13 @@ class Keys:
         return _is_valid(self._by_id[caller.key])
 
     def caller(self, key: str | None, address: str) -> Caller:
-        """Return who has the key. Raises Problem for a wrong one, and for a caller that was wrong too often."""
+        """Return who has the key. Raises Problem for a wrong one, another for an address that was wrong too often.
+
+        A valid key is never locked out: others may share its address.
+        """
+        record = None if key is None else self._by_digest.get(_digest(key))
+        if record is not None and _is_valid(record):
+            return Caller(record.tenant, Scope[record.scope], record.id)
         failures, until = self._failures.get(address, (0, 0.0))
         if failures >= MOST_FAILURES and time.monotonic() < until:
             seconds = f"{max(1, round(until - time.monotonic()))}"
@@ -109,18 +115,14 @@ class Keys:
                 retryable=True,
                 headers={"Retry-After": seconds},
             )
-        record = None if key is None else self._by_digest.get(_digest(key))
-        if record is None or not _is_valid(record):
-            self._count_failure(address, failures)
-            raise Problem(
-                401,
-                ProblemCode.unauthorized,
-                "The request has no key." if key is None else "The key is not valid.",
-                "Send 'Authorization: Bearer KEY', or 'X-API-Key: KEY'.",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-        self._failures.pop(address, None)
-        return Caller(record.tenant, Scope[record.scope], record.id)
+        self._count_failure(address, failures)
+        raise Problem(
+            401,
+            ProblemCode.unauthorized,
+            "The request has no key." if key is None else "The key is not valid.",
+            "Send 'Authorization: Bearer KEY', or 'X-API-Key: KEY'.",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
 
     def _count_failure(self, address: str, failures: int) -> None:
         self._failures[address] = (failures % MOST_FAILURES + 1, time.monotonic() + LOCK_SECONDS)

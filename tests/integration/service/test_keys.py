@@ -83,7 +83,7 @@ def test_the_key_is_taken_from_either_header(service: ServiceProcess) -> None:
         assert http.get("/v1/whoami", headers={"X-API-Key": service.key + "0"}).status_code == 401
 
 
-def test_who_guesses_is_locked_out_and_who_has_a_key_meanwhile_too(place: Path, tmp_path: Path) -> None:
+def test_who_guesses_is_locked_out_and_who_has_a_key_is_not(place: Path, tmp_path: Path) -> None:
     made = ServiceProcess(tmp_path / "data").start()
     try:
         with httpx.Client(base_url=made.url, trust_env=False) as http:
@@ -91,6 +91,7 @@ def test_who_guesses_is_locked_out_and_who_has_a_key_meanwhile_too(place: Path, 
             assert [each.status_code for each in answers] == [401] * 20 + [429] * 5
             assert int(answers[-1].headers["retry-after"]) <= 60
             assert http.get("/healthz").status_code == 200
+            assert http.get("/v1/whoami", headers={"X-API-Key": made.key}).status_code == 200
     finally:
         made.stop()
 

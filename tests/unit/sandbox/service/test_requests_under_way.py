@@ -1,0 +1,118 @@
+"""Requests are known by their ids while they are under way and for a while after; whoever waits for one may leave."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sandbox.envelope import Success
+from sandbox.service.fleet import requests_under_way as module
+from sandbox.service.fleet.requests_under_way import Answer, Requests, RequestUnderWay, digest_of
+from sandbox.service.http.problems import Problem, ProblemCode
+
+
+def request(ident: str, digest: bytes = b"d") -> RequestUnderWay:
+    return RequestUnderWay(ident, "run", digest)
+
+
+async def quick(_: RequestUnderWay) -> Answer:
+    return Answer(Success({"text": "x" * 100}))
+
+
+def test_only_so_many_answers_are_kept_and_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ANSWERS", 3)
+
+    async def main() -> list[str]:
+        requests = Requests()
+        for n in range(6):
+            await requests.begin(request(f"r{n}"), quick).wait()
+            await asyncio.sleep(0)
+        return [ident for ident in (f"r{n}" for n in range(6)) if requests.same(ident, b"d") is not None]
+
+    assert asyncio.run(main()) == ["r3", "r4", "r5"]
+
+
+def test_only_so_many_bytes_of_answers_are_kept_but_always_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ANSWER_BYTES", 150)
+
+    async def main() -> list[str]:
+        requests = Requests()
+        for n in range(3):
+            await requests.begin(request(f"r{n}"), quick).wait()
+            await asyncio.sleep(0)
+        return [ident for ident in ("r0", "r1", "r2") if requests.same(ident, b"d") is not None]
+
+    assert asyncio.run(main()) == ["r2"]
+
+
+def test_a_request_under_way_is_not_forgotten_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ANSWERS", 1)
+
+    async def main() -> None:
+        requests, end = Requests(), asyncio.Event()
+
+        async def slow(_: RequestUnderWay) -> Answer:
+            await end.wait()
+            return Answer(Success(1))
+
+        first = requests.begin(request("slow"), slow)
+        for n in range(3):
+            await requests.begin(request(f"r{n}"), quick).wait()
+        assert [each.id for each in requests.under_way()] == ["slow"]
+        end.set()
+        await first.wait()
+        await asyncio.sleep(0)
+        assert requests.find("slow") is first
+        assert requests.under_way() == []
+
+    asyncio.run(main())
+
+
+def test_another_request_with_the_same_id_is_refused() -> None:
+    async def main() -> None:
+        requests = Requests()
+        await requests.begin(request("r"), quick).wait()
+        with pytest.raises(Problem) as caught:
+            requests.same("r", b"other")
+        assert caught.value.code is ProblemCode.request_id_reused
+        with pytest.raises(Problem) as caught:
+            requests.find("none")
+        assert caught.value.code is ProblemCode.request_not_found
+
+    asyncio.run(main())
+    assert digest_of("run", {"a": 1, "b": 2}) == digest_of("run", {"b": 2, "a": 1})
+    assert digest_of("run", {"a": "\udcff"}) != digest_of("run", {"a": "?"})
+
+
+def test_who_waits_may_leave_and_the_request_goes_on() -> None:
+    async def main() -> None:
+        requests, done = Requests(), []
+
+        async def slow(_: RequestUnderWay) -> Answer:
+            await asyncio.sleep(0.1)
+            done.append(True)
+            return Answer(Success(1))
+
+        begun = requests.begin(request("r"), slow)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(begun.wait(), 0.01)
+        assert (await begun.wait()).envelope.unwrap() == 1
+        assert done == [True]
+
+    asyncio.run(main())
+
+
+def test_a_request_that_failed_is_made_anew() -> None:
+    async def main() -> None:
+        requests = Requests()
+
+        async def broken(_: RequestUnderWay) -> Answer:
+            raise ValueError("a bug")
+
+        with pytest.raises(ValueError, match="a bug"):
+            await requests.begin(request("r"), broken).wait()
+        await asyncio.sleep(0)
+        assert requests.same("r", b"d") is None
+
+    asyncio.run(main())
