@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import hashlib
 import json
 import math
+import re
 import secrets
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -36,8 +40,22 @@ INLINE_STDIN_BYTES = 1 << 20
 STOP_SECONDS = 15.0
 LOOK_AGAIN_SECONDS = 0.05
 BYTES_TOO = {"X-Gamebox-Bytes": "base64"}
+_IDENT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 EVENTS = "text/event-stream"
 _STREAMS = {"stdout": b"\x01", "stderr": b"\x02"}
+
+
+def new_ident() -> str:
+    """Return an id for a request."""
+    return secrets.token_hex(12)
+
+
+def ident_of(request: Request) -> str:
+    """Return the caller's own id of the request as a header takes it, or a new one if it has none."""
+    own = getattr(request, "request_id", None)
+    if own is None or _IDENT.fullmatch(own):
+        return own or new_ident()
+    return hashlib.sha256(own.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +68,7 @@ class Asked:
     prepared: Prepared
     watch: Watch | None = None
     source: Any = None  # what the command reads, if that is streamed
-    ident: str = field(default_factory=lambda: secrets.token_hex(12))
+    ident: str = field(default_factory=new_ident)
 
     @property
     def own_path(self) -> str:
@@ -87,6 +105,20 @@ class Asked:
         if self.watch is not None:
             self.watch.finish()
         return answer
+
+    async def carry_out_awaited(self, client: httpx.AsyncClient) -> Envelope[Any]:
+        """Do what ``carry_out`` does over the connections of ``client``, without a thread. Nothing is streamed."""
+        stop = Stop(self.service, self.own_path)
+        try:
+            with ExitStack() as ending:
+                ending.callback(stop.forget)
+                if self.watch is not None:
+                    ending.enter_context(self.watch.stopping(stop.begin))
+                return self.read(await self.service.json_awaited(self._call(), client))
+        except asyncio.CancelledError:
+            if self.stoppable:
+                await _settled(asyncio.get_running_loop().run_in_executor(None, stop.now))
+            raise
 
     @property
     def _listens(self) -> bool:
@@ -128,7 +160,7 @@ class Asked:
             try:
                 with self.service.stream(call) as response:
                     if not response.headers.get("Content-Type", "").startswith(EVENTS):
-                        return self.read(json.loads(response.read()))
+                        return self.read(_json(response.read()))
                     for event in parse_events(response.iter_raw()):
                         attempts = None  # it goes on: a later cut has all of its time
                         last = event.id or last
@@ -146,7 +178,7 @@ class Asked:
             except httpx.TransportError as error:
                 cut = True
                 attempts = attempts or self.service.attempts(call)
-                attempts.wait_after(error)
+                time.sleep(attempts.seconds_after(error))
 
     def _take(self, event: Event) -> Envelope[Any] | None:
         """Pass on a piece of output, or return the answer."""
@@ -172,6 +204,21 @@ class Asked:
                 return
             self.watch.take(_STREAMS["stdout"] + logs.result.content_bytes)
             offset = logs.result.next_offset
+
+
+def _json(data: bytes) -> Any:
+    """Return the data, or None for what is no JSON."""
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
+
+
+async def _settled(future: asyncio.Future[None]) -> None:
+    """Wait until ``future`` is done, also if this task is cancelled again."""
+    while not future.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
 
 
 class Stop:

@@ -8,8 +8,8 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +31,7 @@ from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.watching import Watch
 from sandbox.transfers.copying import Incoming, outgoing
 
-from .asking import BYTES_TOO, INLINE_STDIN_BYTES, Asked
+from .asking import BYTES_TOO, INLINE_STDIN_BYTES, Asked, ident_of, new_ident
 from .codes import ProblemCode
 from .initial_files import certificates, checked_workspace
 from .network import RemoteNetwork, network_data
@@ -46,6 +46,8 @@ START_SECONDS = 600.0
 # A prompt is not kept waiting for the description of the sandbox.
 LOOK_SECONDS = 2.0
 CLOSE_SECONDS = 10.0
+# Sections of a description after that on secrets.
+_LAST = ("limits", "left")
 # Where the workspace is in every container; its module loads docker-py.
 WORKSPACE = "/workspace"
 
@@ -99,7 +101,6 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         self.image, self.profile, self.keep = image, profile, keep
         self.limits = limits or Limits()
         self.track_changes = track_changes
-        # See ``SandboxedEnvironment``.
         self.internal_commands: set[str] = set()
         self._policy = Network.none() if network is None else check_network(network)
         self._workspace = None if workspace is None else checked_workspace(Path(workspace))
@@ -262,8 +263,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         return _path_of(self._id)
 
     def _summary(self) -> tuple[str, ...]:
-        state = "closed" if self._closed else "not started" if self._id is None else self._id
-        return self.image, "at", self.service.url, state
+        return self.image, "at", self.service.url, "closed" if self._closed else self._id or "not started"
 
     # Pause and time
 
@@ -280,9 +280,14 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         changes = {"time_to_live_seconds": time_to_live_seconds, "metadata": None if metadata is None else dict(metadata)}
         self._change("PATCH", "", {name: value for name, value in changes.items() if value is not None})
 
-    def _renew(self) -> None:
+    @property
+    def is_to_renew(self) -> bool:
+        """Whether half of a time is over that goes on while the sandbox is used."""
+        return self._renews and time.monotonic() > self._renew_at
+
+    def renew(self) -> None:
         """Have the sandbox live on if half of its time is over; a service that refuses ends it."""
-        if self._renews and time.monotonic() > self._renew_at:
+        if self.is_to_renew:
             self._renew_at = time.monotonic() + self._life_seconds / 2
             with suppress(SandboxError):
                 self.update(time_to_live_seconds=self._life_seconds)
@@ -305,9 +310,15 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
 
     def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
         """See ``Environment.perform``."""
+        asked = self.asked(request, watch)
+        self.renew()
+        with self.explaining():
+            return self.with_owed(asked.carry_out())
+
+    def asked(self, request: op.Request, watch: Watch | None) -> Asked:
+        """Return the request as it is sent. Raises SandboxError, and TypeError for what is not a request."""
         check_request(request, watch)
         path = self._path()
-        self._renew()
         request = self._with_variables(request)
         prepared = request.prepare(self.limits)
         source = prepared.source
@@ -318,13 +329,15 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             source = request.reading_from(prepared, watch.stdin).source if watch.stdin is not None else source
         if source is not None:
             request = request.model_copy(update={"stdin": None})
-        ident = getattr(request, "request_id", None) or secrets.token_hex(12)
-        asked = Asked(self.service, path, request, prepared, watch, source, ident)
+        return Asked(self.service, path, request, prepared, watch, source, ident_of(request))
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raise, for an error of the service in the block, what it means for this sandbox."""
         try:
-            answer = asked.carry_out()
+            yield
         except SandboxError as error:
             raise self._explained(error) from error
-        return self._with_owed(answer)
 
     def _with_variables(self, request: op.Request) -> op.Request:
         """Give a command the secrets that it gets by itself or has asked for, unless it sets these variables itself."""
@@ -344,7 +357,8 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             error.code = ErrorCode.invalid_arguments
         return error
 
-    def _with_owed(self, answer: Envelope[Any]) -> Envelope[Any]:
+    def with_owed(self, answer: Envelope[Any]) -> Envelope[Any]:
+        """Return the answer with the notices that no answer has carried yet."""
         hear(answer.notices)
         owed = self._owed_notices()
         return replace(answer, notices=(*owed, *answer.notices)) if owed else answer
@@ -373,7 +387,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             params = {"path": request.path, **({} if mode_or_own is None else {"mode": f"{mode_or_own:o}"})}
             params |= {"initial": "true"} if initial else {}
             del first  # made anew each time it is sent
-            headers = {"X-Request-Id": secrets.token_hex(12)}
+            headers = {"X-Request-Id": new_ident()}
             data = upload(self.service, address, kind, params, lambda: outgoing(data_or_path, limit)[2], headers)
             return self._read(op.UploadResult, data, "upload")
 
@@ -394,7 +408,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             address = self._path()
             request = op.Download(path=path, without=tuple(without))
             with Incoming(to, self.limits.transfer_bytes, overwrite=overwrite) as incoming:
-                headers = {"X-Request-Id": secrets.token_hex(12)}
+                headers = {"X-Request-Id": new_ident()}
                 data = download(self.service, address, request_data(request), headers, incoming.take)
                 answer: Envelope[op.DownloadResult] = self._read(op.DownloadResult, data, "download")
                 if isinstance(answer, Success):
@@ -405,13 +419,13 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
 
     def _read(self, kind: type[Any], data: Any, what: str) -> Envelope[Any]:
         try:
-            return self._with_owed(read_envelope(kind, data))
+            return self.with_owed(read_envelope(kind, data))
         except (ValueError, KeyError) as error:
             raise nonsense(self.service, what) from error
 
     def _ask_for_state(self, method: str, args: Mapping[str, Any], kind: type[Any]) -> Envelope[Any]:
         """See ``RemoteState``."""
-        headers = {"X-Request-Id": secrets.token_hex(12), **BYTES_TOO}
+        headers = {"X-Request-Id": new_ident(), **BYTES_TOO}
         body = json.dumps(args).encode()
         call = Call("POST", f"{self._path()}/{method}", body, headers=headers, read_seconds=START_SECONDS, repeatable=True)
         return self.hidden.envelope(self._read(kind, self.service.json(call), method))
@@ -463,14 +477,9 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             except (SandboxError, KeyError, TypeError, AttributeError):
                 log.info("the service did not describe the sandbox", exc_info=True)
         shown = {name: self.hidden.mask.text(text) for name, text in self._description.items()}
-        return _between(shown, self.hidden.describe(), before="limits")
-
-
-def _between(sections: Mapping[str, str], more: Mapping[str, str], before: str) -> dict[str, str]:
-    """Return the sections with ``more`` before one of them: the order stays, so that a prompt's beginning does."""
-    names = list(sections)
-    at = names.index(before) if before in names else len(names)
-    return {**{name: sections[name] for name in names[:at]}, **more, **{name: sections[name] for name in names[at:]}}
+        # Their order stays, so that the beginning of a prompt does.
+        names = [name for name in shown if name not in _LAST]
+        return {name: shown[name] for name in names} | self.hidden.describe() | {n: shown[n] for n in _LAST if n in shown}
 
 
 def _path_of(ident: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -88,9 +89,13 @@ class Service:
         self.api_key = _checked_key(api_key or os.environ.get(API_KEY))
         headers = {"Authorization": f"Bearer {self.api_key}"}
         # The proxies of the environment are no way to this host.
-        proxy = not loopback and any(os.environ.get(name) for name in _PROXIES)
-        self._options: dict[str, Any] = {"base_url": self.url, "headers": headers, "trust_env": not loopback}
-        self._direct = not proxy
+        self._direct = loopback or not any(os.environ.get(name) for name in _PROXIES)
+        self._options: dict[str, Any] = {
+            "base_url": self.url,
+            "headers": headers,
+            "trust_env": not loopback,
+            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=IDLE_SECONDS),
+        }
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
         self._answered = False
@@ -103,10 +108,16 @@ class Service:
         """The connections to the service; made when they are needed."""
         with self._lock:
             if self._client is None:
-                pool = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=IDLE_SECONDS)
-                transport = httpx.HTTPTransport(limits=pool, socket_options=_KEEPALIVE) if self._direct else None
-                self._client = httpx.Client(**self._options, transport=transport, limits=pool)
+                limits = self._options["limits"]
+                transport = httpx.HTTPTransport(limits=limits, socket_options=_KEEPALIVE) if self._direct else None
+                self._client = httpx.Client(**self._options, transport=transport)
             return self._client
+
+    def asynchronous(self) -> httpx.AsyncClient:
+        """Return other connections, for the tasks of one event loop; the caller closes them."""
+        limits = self._options["limits"]
+        transport = httpx.AsyncHTTPTransport(limits=limits, socket_options=_KEEPALIVE) if self._direct else None
+        return httpx.AsyncClient(**self._options, transport=transport)
 
     def close(self) -> None:
         """Close the connections; the next request opens others."""
@@ -121,7 +132,26 @@ class Service:
 
     def json(self, call: Call) -> Any:
         """Send the request and return the data of the answer. Raises SandboxError."""
-        response = self.request(call)
+        return self._data(call, self.request(call))
+
+    async def json_awaited(self, call: Call, client: httpx.AsyncClient) -> Any:
+        """Do what ``json`` does over the connections of ``client``, without a thread."""
+        attempts = self.attempts(call)
+        while True:
+            try:
+                response = await client.send(_request(client, call))
+            except httpx.TransportError as error:
+                if call.joins and isinstance(error, httpx.ReadTimeout) and await asyncio.to_thread(self.is_alive):
+                    attempts = self.attempts(call)
+                else:
+                    await asyncio.sleep(attempts.seconds_after(error))
+                continue
+            self._answered = True
+            if response.is_success:
+                return self._data(call, response)
+            await asyncio.sleep(attempts.seconds_after(response))
+
+    def _data(self, call: Call, response: httpx.Response) -> Any:
         try:
             return response.json()
         except ValueError as error:
@@ -161,15 +191,13 @@ class Service:
                 if call.joins and isinstance(error, httpx.ReadTimeout) and self.is_alive():
                     attempts = self.attempts(call)  # it is at work still
                 else:
-                    attempts.wait_after(error)
+                    time.sleep(attempts.seconds_after(error))
                 continue
-            except httpx.InvalidURL as error:
-                raise _invalid(f"{self.url!r} is not the address of a service: {error}.") from error
             self._answered = True
             if response.is_success:
                 return response
             response.read()
-            attempts.wait_after(response)
+            time.sleep(attempts.seconds_after(response))
 
     def _read(self, call: Call) -> httpx.Response:
         response = self._open(call)
@@ -181,25 +209,29 @@ class Service:
         return response
 
     def _open(self, call: Call) -> httpx.Response:
-        headers = {**call.headers, **({} if call.json is None else {"Content-Type": "application/json"})}
-        times = httpx.Timeout(CONNECT_SECONDS, read=call.read_seconds, write=call.write_seconds, pool=None)
-        body = call.json if call.content is None else call.content()
-        request = self.client.build_request(
-            call.method, call.path, content=body, params=call.params or None, headers=headers, timeout=times
-        )
-        return self.client.send(request, stream=True)
+        return self.client.send(_request(self.client, call), stream=True)
+
+
+def _request(client: httpx.Client | httpx.AsyncClient, call: Call) -> httpx.Request:
+    """Return the request with a body made anew."""
+    headers = {**call.headers, **({} if call.json is None else {"Content-Type": "application/json"})}
+    times = httpx.Timeout(CONNECT_SECONDS, read=call.read_seconds, write=call.write_seconds, pool=None)
+    body = call.json if call.content is None else call.content()
+    return client.build_request(
+        call.method, call.path, content=body, params=call.params or None, headers=headers, timeout=times
+    )
 
 
 class Attempts:
-    """Decides whether a request is sent again, and waits before that, for up to ``seconds`` after the first failure."""
+    """Decides whether a request is sent again, and when, for up to ``seconds`` after the first failure."""
 
     def __init__(self, url: str, repeatable: bool, seconds: float) -> None:
         self._url, self._repeatable, self._seconds = url, repeatable, seconds
         self._until: float | None = None
         self._wait = LEAST_WAIT_SECONDS
 
-    def wait_after(self, failure: httpx.TransportError | httpx.Response) -> None:
-        """Wait until the request may be sent again. Raises SandboxError if it may not be."""
+    def seconds_after(self, failure: httpx.TransportError | httpx.Response) -> float:
+        """Return how long to wait before the request is sent again. Raises SandboxError if it may not be."""
         now = time.monotonic()
         self._until = now + self._seconds if self._until is None else self._until
         wait = self._wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients, guards nothing
@@ -211,8 +243,8 @@ class Attempts:
             again = self._repeatable or isinstance(failure, _NOT_SENT)
         if not again or now + wait > self._until:
             raise self._error(failure)
-        time.sleep(wait)
         self._wait = min(2 * self._wait, MOST_WAIT_SECONDS)
+        return wait
 
     def _error(self, failure: httpx.TransportError | httpx.Response) -> SandboxError:
         return error_of(failure, self._url) if isinstance(failure, httpx.Response) else unreachable(failure, self._url)

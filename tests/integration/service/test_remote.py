@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sandbox import AsyncRemoteEnvironment, Limits, Network, RemoteEnvironment
+from sandbox import AsyncRemoteEnvironment, CancelToken, Limits, Network, RemoteEnvironment
 from sandbox.client.codes import ProblemCode
 from sandbox.client.listing import list_sandboxes
 from sandbox.errors import ErrorCode, SandboxError
@@ -122,6 +122,33 @@ def test_with_asyncio(service: ServiceProcess) -> None:
         return env.id
 
     assert asyncio.run(use()) not in ids(service)
+
+
+def test_no_thread_waits_for_an_answer(service: ServiceProcess) -> None:
+    options: dict[str, Any] = {"url": service.url, "api_key": service.key}
+
+    async def use() -> None:
+        async with AsyncRemoteEnvironment(IMAGE, limits=SMALL, **options) as env:
+            before = threading.active_count()
+            runs = [asyncio.create_task(env.run(f"sleep 1; echo {n}", session=None)) for n in range(20)]
+            await asyncio.sleep(0.7)
+            assert threading.active_count() <= before
+            assert [done(each).output for each in await asyncio.gather(*runs)] == [f"{n}\n" for n in range(20)]
+            assert done(await env.run("wc -c", stdin=b"x" * (2 << 20))).output == f"{2 << 20}\n"
+            done(await env.write("a", "b"))
+            assert done(await env.read("a")).content == "b"
+            token = CancelToken()
+            asyncio.get_running_loop().call_later(0.3, token.cancel)
+            refused(await env.run("sleep 600", cancel=token), "cancelled", effects="unknown")
+            refused(await env.read("none"), "path_not_found")
+            refused(await env.execute("run", {"command": 7}), "invalid_arguments")
+            for own in ("an id / with ünusual characters", "plain"):
+                first = done(await env.run("echo once", request_id=own))
+                assert done(await env.run("echo once", request_id=own)) == first
+            await env.secret("TOKEN", "s3cr3t-for-all")
+            assert done(await env.run('echo "$TOKEN"')).output == "***TOKEN***\n"
+
+    asyncio.run(use())
 
 
 def test_what_it_starts_with(service: ServiceProcess, make: Make, tmp_path: Path) -> None:
@@ -265,6 +292,21 @@ def test_a_run_goes_on_while_the_service_is_dead(mortal: ServiceProcess, env_of_
     running.join(60)
     assert done(answers[0]).output == "x\n"
     assert done(env.run("echo on")).output == "on\n"
+
+
+def test_tasks_wait_for_a_service_that_is_dead(mortal: ServiceProcess, env_of_mortal: RemoteEnvironment) -> None:
+    async def use() -> str:
+        env = await AsyncRemoteEnvironment.attach(env_of_mortal.id, url=mortal.url, api_key=mortal.key)
+        running = asyncio.create_task(env.run("echo x >> n; sleep 3; cat n"))
+        while not (await env.read("n")).ok:  # noqa: ASYNC110  # nobody tells when it is there
+            await asyncio.sleep(0.05)
+        mortal.kill()
+        await asyncio.to_thread(mortal.start)
+        output = done(await running).output
+        await env.close()
+        return output
+
+    assert asyncio.run(use()) == "x\n"
 
 
 def test_output_goes_on_after_the_service_was_dead(mortal: ServiceProcess, env_of_mortal: RemoteEnvironment) -> None:
