@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 
 from sandbox.envelope import Envelope
-from sandbox.errors import SandboxError
+from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.interrupts import Shield
 from sandbox.operations import Logs, Request
 from sandbox.operations.base import Prepared
@@ -93,10 +93,8 @@ class Asked:
                     feeder.start()
                     ending.callback(feeder.end)
                 answer = self._ask_and_watch() if self._listens else self._ask()
-        except SandboxError:
-            raise
-        except BaseException:  # Ctrl-C, or what ``on_output`` raised: nothing is left running
-            if self.stoppable:
+        except BaseException as error:  # Ctrl-C, or what ``on_output`` raised: nothing is left running
+            if self.stoppable and not isinstance(error, SandboxUnavailableError):
                 with Shield():
                     stop.now()
             raise

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 # A service that restarts is ready within 2 s; one that was never reached is given up sooner.
 RECONNECT_SECONDS = 30.0
 FIRST_SECONDS = 2.0
+# A sandbox that is being made may wait for its image to be built.
+BEGUN_SECONDS = 600.0
 CONNECT_SECONDS = 5.0
 WRITE_SECONDS = 60.0
 READ_SECONDS = 30.0
@@ -223,25 +225,29 @@ def _request(client: httpx.Client | httpx.AsyncClient, call: Call) -> httpx.Requ
 
 
 class Attempts:
-    """Decides whether a request is sent again, and when, for up to ``seconds`` after the first failure."""
+    """Decides whether a request is sent again, and when, for up to ``seconds`` after the first failure.
+
+    A service that answers, and is busy, is asked for longer.
+    """
 
     def __init__(self, url: str, repeatable: bool, seconds: float) -> None:
         self._url, self._repeatable, self._seconds = url, repeatable, seconds
-        self._until: float | None = None
+        self._began: float | None = None
         self._wait = LEAST_WAIT_SECONDS
 
     def seconds_after(self, failure: httpx.TransportError | httpx.Response) -> float:
         """Return how long to wait before the request is sent again. Raises SandboxError if it may not be."""
-        now = time.monotonic()
-        self._until = now + self._seconds if self._until is None else self._until
+        now, seconds = time.monotonic(), self._seconds
+        self._began = now if self._began is None else self._began
         wait = self._wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads clients, guards nothing
         if isinstance(failure, httpx.Response):
             wait = max(wait, _retry_after(failure))
-            status = failure.status_code
-            again = status in _NOTHING_DONE or _is_begun(failure) or (self._repeatable and status in _GATEWAY)
+            is_begun, status = _is_begun(failure), failure.status_code
+            seconds = BEGUN_SECONDS if is_begun else RECONNECT_SECONDS
+            again = status in _NOTHING_DONE or is_begun or (self._repeatable and status in _GATEWAY)
         else:
             again = self._repeatable or isinstance(failure, _NOT_SENT)
-        if not again or now + wait > self._until:
+        if not again or now + wait > self._began + seconds:
             raise self._error(failure)
         self._wait = min(2 * self._wait, MOST_WAIT_SECONDS)
         return wait

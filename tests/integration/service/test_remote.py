@@ -256,6 +256,21 @@ def test_one_that_somebody_else_deleted(service: ServiceProcess, make: Make) -> 
     env.close()
 
 
+def test_what_a_listener_raises_stops_the_command(make: Make) -> None:
+    for error in (LookupError("enough"), SandboxError(ErrorCode.tool_error, "Enough.", "Stop here.")):
+
+        def listen(stream: str, text: str, error: Exception = error) -> None:
+            raise error
+
+        with make() as env:
+            if isinstance(error, SandboxError):
+                refused(env.run("echo a; sleep 600", on_output=listen), "tool_error")
+            else:
+                with pytest.raises(LookupError, match="enough"):
+                    env.run("echo a; sleep 600", on_output=listen)
+            assert not any(each.running for each in done(env.processes()).commands)
+
+
 def test_a_wrong_key(service: ServiceProcess) -> None:
     with pytest.raises(SandboxError) as caught:
         RemoteEnvironment(url=service.url, api_key="e2b_" + "0" * 40).start()

@@ -105,10 +105,10 @@ def test_what_may_not_be_repeated_is_not(server: Scripted, service: Service) -> 
 
 
 def test_a_busy_service_is_asked_again_when_it_says(server: Scripted, service: Service) -> None:
-    server.answers = [says(503, {"detail": "Full.", "code": "capacity"}, Retry_After="1"), says(200, "there")]
+    server.answers = [says(503, {"detail": "Full.", "code": "capacity"}, Retry_After="3"), says(200, "there")]
     began = time.monotonic()
     assert service.json(Call("POST", "/v1/x")) == "there"
-    assert time.monotonic() - began >= 1
+    assert time.monotonic() - began >= 3
 
 
 def test_a_service_that_stays_busy(server: Scripted, service: Service) -> None:
