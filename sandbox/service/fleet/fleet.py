@@ -90,13 +90,17 @@ class Fleet:
             log.warning("the engine does not list its sandboxes: %s", error)
             return
         for live in loaded:
-            async with live.changing:
-                state = states.get(live.record.ident)
-                if live.record.state == "paused" and state == "running":
-                    await self._attach(live)
-                    await self._change(live, replace(live.record, state="running"))
-                elif live.record.state in ("running", "paused") and state not in ("running", "paused", "restarting"):
-                    await self.lose(live, ended(live.record))
+            with contextlib.suppress(SandboxError):  # it is logged, and tried again
+                await self._settle(live, states.get(live.record.ident))
+
+    async def _settle(self, live: LiveSandbox, state: str | None) -> None:
+        """Have the record agree with the state of the container, None if there is none."""
+        async with live.changing:
+            if live.record.state == "paused" and state == "running":
+                await self._attach(live)
+                await self._change(live, replace(live.record, state="running"))
+            elif live.record.state in ("running", "paused") and state not in ("running", "paused", "restarting"):
+                await self.lose(live, ended(live.record))
 
     async def close(self) -> None:
         """Leave all sandboxes running, or end them with ``stop_all``; requests under way end with the connection."""

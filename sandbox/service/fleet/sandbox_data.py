@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from sandbox.docker.spec import SandboxSpec
 from sandbox.service.clock import iso
 from sandbox.service.store.sandboxes import SandboxRecord
 
+# Sandboxes are often made from the same spec, and a list has many of them.
+MOST_SPECS = 1024
+
 
 def sandbox_data(record: SandboxRecord) -> dict[str, Any]:
     """Return what is answered of a sandbox. Values of its variables are not."""
-    spec = SandboxSpec.from_data(record.spec)
     return {
         "id": record.id,
         "state": record.state,
         "reason": record.reason,
         "post_mortem": record.post_mortem,
-        "image": spec.image,
-        "profile": spec.profile,
         "created_at": iso(record.created_at),
         "ends_at": iso(record.ends_at),
         "ended_at": iso(record.ended_at),
         "time_to_live_seconds": record.time_to_live_seconds,
-        "idle_seconds": spec.limits.idle_seconds,
         "metadata": dict(record.metadata),
+        **_of_spec(json.dumps(record.spec, sort_keys=True)),
+        "description": dict(record.description),
+    }
+
+
+@lru_cache(MOST_SPECS)
+def _of_spec(data: str) -> dict[str, Any]:
+    """Return what is answered of a spec, which came from ``to_data``. Nobody may change it."""
+    spec = SandboxSpec.from_data(json.loads(data))
+    return {
+        "image": spec.image,
+        "profile": spec.profile,
+        "idle_seconds": spec.limits.idle_seconds,
         "limits": asdict(spec.limits),
         "network": {
             "mode": spec.network.mode,
@@ -33,5 +47,4 @@ def sandbox_data(record: SandboxRecord) -> dict[str, Any]:
             "denied": [rule.text for rule in spec.network.denied],
         },
         "env": list(spec.env),
-        "description": dict(record.description),
     }
