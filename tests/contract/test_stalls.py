@@ -6,7 +6,7 @@ import pytest
 
 from sandbox.environment.sandboxed import SandboxedEnvironment
 
-from .checks import refused, so_far
+from .checks import codes_of, refused, seen_until, so_far
 
 pytestmark = pytest.mark.needs("shell")
 SERVER = "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); print(\"serving\", flush=True); s.accept()'"
@@ -53,6 +53,6 @@ def test_a_timeout_says_what_the_command_was_doing(
 
 def test_the_notice_of_a_background_command_says_it_too(env: SandboxedEnvironment) -> None:
     ident = env.run("sleep 60", background=True, timeout_seconds=0.3).unwrap().id
-    notices = env.run("sleep 0.8", session=None).notices
-    notice = next(n for n in notices if n.code == "command_ended" and ident in n.message)
+    answer = seen_until(lambda: env.run("sleep 0.1", session=None), lambda each: "command_ended" in codes_of(each))
+    notice = next(n for n in answer.notices if n.code == "command_ended" and ident in n.message)
     assert "did not end within 0.3 seconds; it was sleeping (sleep" in notice.message

@@ -1,6 +1,6 @@
 """A command out of time is over: control is back 250 ms after the deadline (a fork storm: 1.5 s), and nothing of it is left.
 
-Every evader is counted from the host's side. A case is tried twice where the machine itself was late (see ``observing.within``).
+Every evader is counted from the host's side. A case is tried again where the machine itself was late (see ``observing.within``).
 """
 
 from __future__ import annotations
