@@ -62,15 +62,10 @@ def resident_bytes(pid: int) -> int:
 
 
 class Heartbeat:
-    """A thread that wants to wake every 5 ms; ``late_seconds`` is the most that this machine kept it waiting.
-
-    What does not sleep waits longer than what does, a killed process for instance that has to die: ``crowded`` is true if there was
-    more to run than processors, on average.
-    """
+    """A thread that wants to wake every 5 ms; ``late_seconds`` is the most that this machine kept it waiting."""
 
     def __init__(self) -> None:
         self.late_seconds = 0.0
-        self._beats = self._runnable = 0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -80,13 +75,6 @@ class Heartbeat:
             if self._end.wait(0.005):
                 return
             self.late_seconds = max(self.late_seconds, time.monotonic() - before - 0.005)
-            with open("/proc/loadavg", encoding="ascii") as file:
-                self._runnable += int(file.read().split()[3].split("/")[0])
-            self._beats += 1
-
-    @property
-    def crowded(self) -> bool:
-        return self._runnable > self._beats * (os.cpu_count() or 1)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -97,17 +85,31 @@ class Heartbeat:
         self._thread.join()
 
 
+def crowded(looks: int = 40) -> bool:
+    """Whether there is more to run on this machine than it has processors, on average; looks for 0.2 s.
+
+    What does not sleep waits longer then than a heartbeat shows, a killed process for instance that has to die.
+    """
+    runnable = 0
+    for _ in range(looks):
+        time.sleep(0.005)
+        with open("/proc/loadavg", encoding="ascii") as file:
+            runnable += int(file.read().split()[3].split("/")[0])
+    return runnable > looks * (os.cpu_count() or 1)
+
+
 def within(seconds: float, case: Callable[[], Any]) -> tuple[Any, float]:
     """Run ``case`` and hold it to a promised deadline; answers (its result, seconds it took).
 
-    The machine is shared and noisy: where it was crowded, or itself more than 100 ms late, the whole case gets another try.
+    The machine is shared and noisy: where it was itself more than 100 ms late, or is crowded when the case is over and none of its
+    processes are left, the whole case gets another try.
     """
     for _ in range(MOST_TRIES):
         with Heartbeat() as heart:
             before = time.monotonic()
             result = case()
             took = time.monotonic() - before
-        if took <= seconds or (heart.late_seconds < MACHINE_LATE_SECONDS and not heart.crowded):
+        if took <= seconds or (heart.late_seconds < MACHINE_LATE_SECONDS and not crowded()):
             break
     assert took <= seconds, f"took {took:.3f} s where {seconds} s are promised (machine late by {heart.late_seconds:.3f} s)"
     return result, took
