@@ -262,9 +262,10 @@ class Transport:
     ) -> None:
         """Send a frame within the deadline of ``request``. Raises SandboxUnavailableError, or Cut for a pipe to reconnect."""
         stream = self._reading.stream
+        channel = 0 if kind == Kind.PING else request.channel  # the guest answers on the same channel
         try:
             deadline = time.monotonic() + SEND_SECONDS if request.deadline is None else request.deadline
-            if not sender.send(kind, request.channel, payload, deadline):
+            if not sender.send(kind, channel, payload, deadline):
                 raise request.no_answer()
         except OSError as error:
             if self._keep is not None:
