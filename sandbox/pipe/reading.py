@@ -21,8 +21,10 @@ log = logging.getLogger(__name__)
 
 # Read at once where no body is due: little, since what is in it of a long body is copied.
 READ_BYTES = 1 << 14
-# A pipe that never runs dry lets the others have their turn after this.
+# A pipe that never runs dry lets the others have their turn after this: after a few reads of long frames, or after one read of
+# short ones, which take more time than their bytes.
 MOST_READS = 8
+MOST_SECONDS = 0.001
 # Instead of the reason of an end while it is not known whether the sandbox has another host.
 FOREIGN = "foreign_nonce"
 # The reason and a detail.
@@ -122,11 +124,15 @@ class Reading:
             if self._received:
                 data, self._received = self._received, b""
                 self._take_each(self.frames.find(memoryview(data)))
-            reads = 0
-            while reads < MOST_READS or self.stream.buffered:
-                reads += 1
+            reads, began = 0, time.monotonic()
+            while True:
                 room = self.frames.room
                 buffer = _buffer() if room is None else room
+                if reads >= MOST_READS or (reads and self.heard - began >= MOST_SECONDS):
+                    buffer = buffer[: self.stream.buffered]  # nobody would report these; the rest waits for the next turn
+                    if not buffer:
+                        break
+                reads += 1
                 size = self.stream.receive_into(buffer)
                 if size == 0:
                     return "pipe_broken", ""

@@ -19,7 +19,7 @@ from sandbox.guest.protocol.wire import Kind
 from sandbox.pipe import pending_request
 from sandbox.pipe.frames import FrameReader
 from sandbox.pipe.reader import pipe_reader
-from sandbox.pipe.reading import Reading
+from sandbox.pipe.reading import READ_BYTES, Reading
 from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
 from sandbox.testing.scripted_guest import SocketStream
@@ -100,6 +100,41 @@ def test_a_pipe_that_never_runs_dry_does_not_hold_up_the_others(monkeypatch: pyt
         over.set()
         noisy.close()
         waiting.join(60)
+
+
+class Records:
+    """A stream that never runs dry and decrypts whole records, as TLS does: what is left of one is reported by ``buffered``."""
+
+    def __init__(self, record: int) -> None:
+        self.data = b"".join(wire.frame(NONCE, n, Kind.PONG, n) for n in range(100_000))
+        self.record, self.at, self.buffered = record, 0, 0
+
+    def descriptors(self) -> tuple[int, ...]:
+        return ()
+
+    def receive_into(self, view: memoryview) -> int:
+        size = self.buffered if len(view) == self.buffered else len(view)
+        view[:size] = self.data[self.at : self.at + size]
+        self.at += size
+        self.buffered = -self.at % self.record
+        return size
+
+
+@pytest.mark.parametrize(("bound", "value"), [("MOST_READS", 3), ("MOST_SECONDS", 0.0)])
+def test_a_turn_ends_though_more_comes_and_leaves_nothing_decrypted(
+    bound: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of bytes that TLS has decrypted, no descriptor tells: nobody would come back for them."""
+    monkeypatch.setattr(f"sandbox.pipe.reading.{bound}", value)
+    stream, taken = Records(1000), list[int]()
+    reading = Reading(
+        stream, NONCE, b"", lambda _, channel, __: taken.append(channel), lambda *_: None, lambda now: now  # type: ignore[arg-type]
+    )  # fmt: skip
+    for turn in range(1, 4):
+        assert reading._serve() is None
+        assert stream.buffered == 0
+        assert 0 < stream.at <= turn * (3 * READ_BYTES + 1000)
+    assert taken == list(range(len(taken)))
 
 
 def test_a_forked_process_reads_nothing_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
