@@ -309,7 +309,7 @@ class AsyncEnvironment(GeneratedCoroutines):
             return await asyncio.shield(under_way)
         except asyncio.CancelledError:
             token.cancel()
-            await _settled(under_way)
+            await settled(under_way)
             raise
 
     def stream(self, command: str | Sequence[str] | None = None, **options: Unpack[AsyncRunOptions]) -> OutputOfCommand:
@@ -425,7 +425,7 @@ class OutputOfCommand:
         finally:
             self._given_up = True
             self._token.cancel() if not command.done() else None
-            await _settled(command)
+            await settled(command)
 
     def _on_output(self, loop: asyncio.AbstractEventLoop) -> OnOutput:
         def take(stream: StreamName, text: str) -> None:
@@ -448,7 +448,7 @@ def _from_loop(source: AsyncIterable[bytes], loop: asyncio.AbstractEventLoop) ->
         yield piece
 
 
-async def _settled(future: asyncio.Future[Any]) -> None:
+async def settled(future: asyncio.Future[Any]) -> None:
     """Wait until ``future`` is done, whatever comes of it, also if this task is cancelled again."""
     while not future.done():
         with suppress(asyncio.CancelledError):

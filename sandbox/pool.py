@@ -24,7 +24,7 @@ from sandbox.network.policy import Network
 from sandbox.pipe import forked_processes as forks
 from sandbox.text.wording import value_text
 
-from .aio import AsyncEnvironment
+from .aio import AsyncEnvironment, settled
 from .argument_types import check_types
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 from .limits import Limits
@@ -111,10 +111,11 @@ class _Pool(Generic[E]):
         """Return the options of the sandbox for one caller. Raises SandboxError, TypeError."""
         forks.check(self._pid)
         chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        _refuse_kept(given)
         if unknown := [name for name in given if name not in AcquireOptions.__annotations__]:
             raise TypeError(
-                f"acquire() has no option {unknown[0]!r}: give it to the pool if DockerEnvironment has it. "
-                f"Here: {', '.join(AcquireOptions.__annotations__)}."
+                f"acquire() has no option {unknown[0]!r}. It has {', '.join(AcquireOptions.__annotations__)}; what makes the "
+                "container, such as image and limits, is given to the pool."
             )
         if "network" in chosen and _is_bridge(chosen["network"]) != self._bridge:
             raise _invalid(
@@ -246,8 +247,8 @@ class AsyncSandboxPool(_Pool[Any]):
                 begun = loop.run_in_executor(None, self._begin, waiter, timeout_seconds)
                 return AsyncEnvironment(await asyncio.shield(begun))
             except BaseException as error:
-                if begun is not None and not begun.done():
-                    await asyncio.wait([begun])
+                if begun is not None:  # it cannot be stopped, and what it has started must not be lost
+                    await settled(begun)
                 await asyncio.shield(asyncio.to_thread(self._members.leave, waiter))
                 if not (isinstance(error, SandboxUnavailableError) and tries_left):
                     raise
@@ -301,11 +302,7 @@ def _check_options(
         options = {name: value for name, value in options.items() if value != _KEPT.get(name, options)}
     elif parts is not None:
         raise _invalid("A pool was given parts without a spec.", "Give the spec that they belong to.")
-    if kept := [name for name in _KEPT if name in options]:
-        raise _invalid(
-            f"A pool cannot have {kept[0]}: it belongs to one sandbox, whose container is made for it.",
-            f"Make that sandbox by itself: DockerEnvironment({kept[0]}=...).",
-        )
+    _refuse_kept(options)
     from sandbox.network.services.host_services import split_services
 
     if beside := split_services(options.get("services"))[1]:
@@ -314,6 +311,20 @@ def _check_options(
             "Make that sandbox by itself: DockerEnvironment(services=...).",
         )
     return options
+
+
+def _refuse_kept(options: Mapping[str, Any]) -> None:
+    """Raise SandboxError ``invalid_configuration`` for what no sandbox of a pool can have."""
+    if kept := [name for name in _KEPT if name in options]:
+        raise _invalid(
+            f"A sandbox of a pool cannot have {kept[0]}: the engine is told that when it makes the container, before anybody "
+            "acquires it.",
+            f"Make that sandbox by itself: DockerEnvironment({kept[0]}=...).",
+        )
+    if "metadata" in options:
+        raise _invalid(
+            "Gamebox stores no metadata with a sandbox.", "Keep it in your program, under the sandbox's container_id."
+        )
 
 
 def _docker_environment() -> Callable[..., Any]:

@@ -9,7 +9,6 @@ import os
 import queue
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.pipe import forked_processes as forks
 
 from .errors import ErrorCode, SandboxError
-from .interrupts import Shield
+from .interrupts import Shield, exit_seconds_left
 
 E = TypeVar("E", bound=SandboxedEnvironment)
 log = logging.getLogger(__name__)
@@ -102,7 +101,7 @@ class Standby(Generic[E]):
         self._ready: deque[Member[E]] = deque()
         self._waiting: deque[Waiter[E]] = deque()
         self._creating = 0
-        self._in_use: weakref.WeakSet[E] = weakref.WeakSet()
+        self._in_use: set[E] = set()  # also those that their callers dropped without closing them: they still run
         self._totals = _Totals()
         self._last_acquire = self._missing_since = self._not_before = 0.0  # monotonic
         self._failed_in_a_row = 0
@@ -119,10 +118,13 @@ class Standby(Generic[E]):
                     self._keeper = threading.Thread(target=self._keep_full, name="gamebox-pool", daemon=True)
             if begins and self._keeper is not None:
                 self._keeper.start()
-                atexit.register(self.close)
+                atexit.register(self._close_at_exit)
 
-    def close(self, *, wait: bool = False) -> None:
-        """See ``SandboxPool.close``."""
+    def _close_at_exit(self) -> None:
+        self.close(most_seconds=exit_seconds_left())
+
+    def close(self, *, wait: bool = False, most_seconds: float = CLOSE_SECONDS) -> None:
+        """See ``SandboxPool.close``. Waits up to ``most_seconds`` for sandboxes that are being made."""
         if forks.forked_since(self._pid):
             return
         with Shield(), self._lock:
@@ -132,16 +134,15 @@ class Standby(Generic[E]):
                 waiter.wake()
             self._waiting.clear()
         self._bell.put(None)
-        left = list(self._ready)
-        while self._ready:
-            _end(self._ready[0].environment)  # stays there until it is closed: a Ctrl-C must not lose it
-            self._ready.popleft()
-        until = time.monotonic() + CLOSE_SECONDS
+        # From now on none is taken out: a Ctrl-C must not lose one, and a later call may wait for them.
+        for member in tuple(self._ready):
+            _end(member.environment)
+        until = time.monotonic() + most_seconds
         while self._creating and time.monotonic() < until:
             time.sleep(0.005)
-        for member in left if wait else ():
+        for member in tuple(self._ready) if wait else ():
             member.environment.close(wait=True)
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
 
     def __repr__(self) -> str:
         return "closed" if self._closed else f"{len(self._ready)} of {self._size} ready, {len(self._in_use)} in use"
@@ -226,8 +227,10 @@ class Standby(Generic[E]):
 
     def _keep_full(self) -> None:
         """Make members as callers need them, replace those that are dead or old, and refill. Runs in a thread of its own."""
-        while not self._closed:
+        while True:
             with self._lock:
+                if self._closed:
+                    return
                 stale = [member for member in self._ready if not self._is_fresh(member)]
                 self._ready = deque(member for member in self._ready if member not in stale)
                 self._totals.discarded += len(stale)
@@ -248,7 +251,7 @@ class Standby(Generic[E]):
         """Return how many members to begin to make now; the lock is held."""
         under_way = self._creating
         room = min(MOST_AT_ONCE - under_way, self._max_size - len(self._in_use) - len(self._ready) - under_way)
-        if self._closed or room <= 0:
+        if room <= 0:
             return 0
         if len(self._waiting) > under_way:
             return int(min(len(self._waiting) - under_way, room))
@@ -283,15 +286,16 @@ class Standby(Generic[E]):
     def _finish(self, environment: E | None, error: SandboxError | None) -> None:
         """Take a member that was made, or note why it was not."""
         with self._lock:
-            if error is not None and not self._closed:
+            closed = self._closed
+            if error is None and environment is not None:
+                self._ready.append(Member(environment, time.monotonic()))
+            if error is not None and not closed:
                 self._fail(error)
-            elif environment is not None and not self._closed:
+            elif not closed:
                 self._failed_in_a_row, self._not_before = 0, 0.0
                 self._totals.created += 1
-                self._ready.append(Member(environment, time.monotonic()))
                 self._serve_waiting()
-                environment = None
-        if environment is not None:
+        if environment is not None and (closed or error is not None):
             _end(environment)
         with self._lock:
             self._creating -= 1

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sandbox.interrupts import Shield
+from sandbox.interrupts import Shield, exit_seconds_left
 
 from .container import removal
 from .engine.client import engine_address
@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 END_SECONDS = 1.0
 # The engine removes a container that has ended in some 40 ms, and in seconds if a hundred end at once.
 REMOVED_SECONDS = 10.0
-EXIT_SECONDS = 10.0
-"""How long the end of the interpreter waits for all of them."""
 WAIT_SECONDS = 60.0
 _TURN_SECONDS = 0.05
 
@@ -95,12 +93,15 @@ class Remover:
         self._works = False
 
     def add(self, closed: Removal) -> None:
-        """Have the removal finished, and return at once."""
-        with Shield(), self._lock:
-            if not self._works:
-                threading.Thread(target=self._work, name="gamebox-remover", daemon=True).start()  # waits for the lock
-                self._works = True
-            self._queue.append(closed)
+        """Have the removal finished, and return at once; without a thread to do it, when it is finished."""
+        try:
+            with Shield(), self._lock:
+                if not self._works:
+                    threading.Thread(target=self._work, name="gamebox-remover", daemon=True).start()  # waits for the lock
+                    self._works = True
+                self._queue.append(closed)
+        except RuntimeError:  # no thread can be started: this process may have no more, or (from Python 3.12 on) it ends
+            closed.finish()
 
     def _work(self) -> None:
         while True:
@@ -128,7 +129,7 @@ class Remover:
     def finish_at_exit(self) -> None:
         """Wait at the end of the interpreter; Ctrl-C ends the wait: the sandboxes end by themselves."""
         with contextlib.suppress(KeyboardInterrupt):
-            if not self.wait(EXIT_SECONDS):
+            if not self.wait(exit_seconds_left()):
                 log.warning("%d closed sandboxes are still being removed", len(self._queue))
 
 

@@ -124,23 +124,7 @@ class Reading:
             if self._received:
                 data, self._received = self._received, b""
                 self._take_each(self.frames.find(memoryview(data)))
-            reads, began = 0, time.monotonic()
-            while True:
-                room = self.frames.room
-                buffer = _buffer() if room is None else room
-                if reads >= MOST_READS or (reads and self.heard - began >= MOST_SECONDS):
-                    buffer = buffer[: self.stream.buffered]  # nobody would report these; the rest waits for the next turn
-                    if not buffer:
-                        break
-                reads += 1
-                size = self.stream.receive_into(buffer)
-                if size == 0:
-                    return "pipe_broken", ""
-                if size is not None:
-                    self.heard = time.monotonic()
-                    self._take_each(self.frames.find(buffer[:size]) if room is None else self.frames.fill(size))
-                if size != len(buffer):
-                    break
+            return self._read_for_a_turn()
         except wire.ForeignNonceError as error:
             return FOREIGN, str(error)
         except wire.WireError as error:
@@ -150,7 +134,25 @@ class Reading:
         except Exception as error:
             log.exception("the reader of a sandbox's pipe failed")
             return "host_failed", f"{type(error).__name__}: {error}"
-        return None
+
+    def _read_for_a_turn(self) -> End | None:
+        reads, began = 0, time.monotonic()
+        while True:
+            room = self.frames.room
+            buffer = _buffer() if room is None else room
+            if reads >= MOST_READS or (reads and self.heard - began >= MOST_SECONDS):
+                buffer = buffer[: self.stream.buffered]  # which nobody would report; the rest waits for the next turn
+                if not buffer:
+                    return None
+            reads += 1
+            size = self.stream.receive_into(buffer)
+            if size == 0:
+                return "pipe_broken", ""
+            if size is not None:
+                self.heard = time.monotonic()
+                self._take_each(self.frames.find(buffer[:size]) if room is None else self.frames.fill(size))
+            if size != len(buffer):
+                return None
 
     def _take_each(self, frames: Iterable[Frame]) -> None:
         for kind, channel, payload in frames:

@@ -110,6 +110,18 @@ def test_one_that_fails_does_not_hold_up_the_others(removals: Removals, caplog: 
     assert "gamebox-1" in caplog.text
 
 
+def test_without_a_thread_it_is_removed_at_once(removals: Removals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on none can be started when the interpreter ends; and a process may have no more of them."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    one, released = closed()
+    Remover().add(one)
+    assert (released, removals.names) == ([True], [NAME])
+
+
 def test_a_forked_process_does_not_inherit_the_work(removals: Removals) -> None:
     remover = Remover()
     os.register_at_fork(after_in_child=remover.forget)
@@ -128,7 +140,8 @@ AT_EXIT = """
 import sys, time
 from sandbox.docker import remover as module
 from sandbox.docker.container import removal
-module.EXIT_SECONDS = float(sys.argv[2])
+from sandbox import interrupts
+interrupts.EXIT_SECONDS = float(sys.argv[2])
 def remove(name, **_):
     time.sleep(float(sys.argv[1]))
     print("removed", flush=True)
