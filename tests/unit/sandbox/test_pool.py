@@ -494,6 +494,47 @@ def test_ctrl_c_loses_no_sandbox(maker: Maker) -> None:
                 assert member.alive or member.ended or member in maker.started
 
 
+def test_ctrl_c_while_a_member_changes_hands_loses_nothing(
+    local: SandboxPool[LocalEnvironment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_away = LocalEnvironment.give_away
+
+    def struck(member: LocalEnvironment, backend: Any) -> Any:
+        given = give_away(member, backend)
+        signal.raise_signal(signal.SIGINT)
+        return given
+
+    eventually(lambda: local.stats().ready == 1)
+    process = local._members._ready[0].environment.backend.process
+    assert process is not None
+    monkeypatch.setattr(LocalEnvironment, "give_away", struck)
+    with pytest.raises(KeyboardInterrupt):
+        local.acquire()
+    assert eventually(lambda: process.poll() is not None)
+    assert local.stats().in_use == 0
+
+
+def test_nobody_waits_until_a_member_that_did_not_begin_is_gone(
+    local: SandboxPool[LocalEnvironment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[bool] = []
+    close = LocalEnvironment.close
+
+    def note(env: LocalEnvironment, *, wait: bool = False) -> None:
+        waits.append(wait)
+        close(env, wait=wait)
+
+    def silent(*_: object) -> None:
+        raise SandboxUnavailableError("no_answer", "It does not answer.")
+
+    monkeypatch.setattr(LocalEnvironment, "close", note)
+    monkeypatch.setattr(LocalEnvironment, "_begin", silent)
+    with pytest.raises(SandboxUnavailableError):
+        local.acquire()
+    assert waits
+    assert not any(waits)
+
+
 IN_A_PROCESS = """
 import os, sys, time
 from sandbox import LocalEnvironment, SandboxPool
