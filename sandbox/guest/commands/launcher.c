@@ -330,7 +330,7 @@ enum { WRITE_FILE = 1 << 1, REFER = 1 << 13, TRUNCATE = 1 << 14 };
 
 static bool allow_writes(int ruleset, int root, const char *name, uint64_t on_files)
 {
-    int fd = openat(root, name, O_PATH | O_CLOEXEC);
+    int fd = openat(root, name, O_PATH | O_NOFOLLOW | O_CLOEXEC); /* a link in a hostile image may lead to /proc */
     struct stat state;
     if (fd < 0)
         return errno == ENOENT; /* removed just now */
@@ -340,10 +340,9 @@ static bool allow_writes(int ruleset, int root, const char *name, uint64_t on_fi
         uint64_t allowed;
         int32_t parent;
     } rule = {on_files | (S_ISDIR(state.st_mode) ? REFER : 0), fd};
-    if (syscall(ADD_RULE, ruleset, 1, &rule, 0) != 0)
-        return false;
+    bool done = S_ISLNK(state.st_mode) || syscall(ADD_RULE, ruleset, 1, &rule, 0) == 0;
     close(fd);
-    return true;
+    return done;
 }
 
 /* Make Landlock's rules against writing below /proc and /sys; -1 if the kernel has no Landlock. Returns whether that worked.
