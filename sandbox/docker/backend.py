@@ -25,7 +25,7 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
 from sandbox.docker.engine.turns import turns
 from sandbox.docker.images.images import ensure_image, image_variables
-from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, forget_runtime
+from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
 from sandbox.docker.kept.owners import Ownership
@@ -175,19 +175,25 @@ class DockerBackend:
             self.kept = Kept(self.name, kept.new_token(), spec, disk, names)
             self._ownership = self._ownership or owners.claim(self.name)
         try:
-            try:
-                stream = self._started(client, image_id, runtime, disk, request)
-            except SandboxError as error:
-                if runtime.argv[0] not in error.message and (not runtime.hosts or runtime.hosts not in error.message):
-                    raise
-                # Somebody removed the runtime volume: /etc/hosts is missing, or the engine silently mounted a new, empty volume.
-                self._undo_create()
-                forget_runtime(client)
-                runtime = ensure_runtime(client, report=self._report)
-                stream = self._started(client, image_id, runtime, disk, request)
+            return self._started_anyhow(client, image_id, runtime, disk, request)
         except SandboxError as error:
             raise enforcement.refusal(error, self._limits) from error
-        return runtime, stream
+
+    def _started_anyhow(
+        self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
+    ) -> tuple[RuntimeVolume, AttachStream]:
+        """Start the container, also if somebody removed the runtime volume: a file of it cannot be mounted, or the engine silently
+        mounted a new, empty volume. If the files still cannot be mounted, this engine mounts none by a path.
+        """
+        for repair in (remake_runtime, runtime_without_etc):
+            try:
+                return runtime, self._started(client, image_id, runtime, disk, request)
+            except SandboxError as error:
+                if not runtime.is_named_in(error.message):
+                    raise
+                self._undo_create()
+                runtime = repair(client, self._report)
+        return runtime, self._started(client, image_id, runtime, disk, request)
 
     def _started(
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest

@@ -55,12 +55,18 @@ class WriteOut:
             free = found.f_bavail * found.f_frsize - sum(size for _, _, size, _ in self._waiting)
             if free < MARGIN_BYTES + size or len(self._waiting) >= MOST_WAITING:
                 return False
+            try:
+                # Only for reading: no program can be run, and no lease be taken, while its file is open for writing.
+                reader = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError:  # its owner may not read it
+                return False
             if not self._waiting:
                 try:
                     start_thread(self._work, ())
                 except RuntimeError:
+                    os.close(reader)
                     return False
-            self._waiting.append((time.monotonic() + LATER_SECONDS, os.dup(file), size, path))
+            self._waiting.append((time.monotonic() + LATER_SECONDS, reader, size, path))
         return True
 
     def _work(self) -> None:

@@ -56,7 +56,7 @@ class Reading:
         self.over = False
         self._received = received
         self._take, self._ended, self.tick = take, ended, tick
-        self._role = threading.Lock()  # of reading; held for good after the end
+        self._role = threading.Lock()  # of reading, which nobody takes any more after the end
 
     def begin(self, due: float) -> None:
         """Read from now on, with a ``tick`` at ``due``. Raises OSError if there is no descriptor left."""
@@ -71,7 +71,7 @@ class Reading:
 
     def read(self) -> None:
         """See ``reader.Watched``."""
-        if self._role.acquire(blocking=False):
+        if self._take_role(0):
             self._give_back(self._serve())
 
     def read_for(self, pending: PendingRequest, seconds: float, begin: Callable[[], bool] | None = None) -> None:
@@ -81,7 +81,7 @@ class Reading:
         meanwhile: a Ctrl-C must not lose bytes that were read.
         """
         with Shield() as shield:
-            if not self._role.acquire(blocking=False):
+            if not self._take_role(0):
                 return
             end: End | None = None
             try:
@@ -98,10 +98,19 @@ class Reading:
     def stop(self, timeout_seconds: float) -> bool:
         """Read no more, after waiting up to ``timeout_seconds`` for the thread that reads. Returns whether this was the end."""
         with Shield():
-            if self.over or not self._role.acquire(timeout=timeout_seconds):
+            if not self._take_role(timeout_seconds):
                 return False
             self._end("closed", "")
             return True
+
+    def _take_role(self, timeout_seconds: float) -> bool:
+        """Become the one that reads. Returns False if another thread reads for longer than that, or the end was reached."""
+        if not self._role.acquire(timeout=timeout_seconds):
+            return False
+        if self.over:
+            self._role.release()
+            return False
+        return True
 
     def _give_back(self, end: End | None) -> None:
         """Let others read, unless it is the end."""
@@ -117,6 +126,7 @@ class Reading:
             self._ended(reason, detail)
         finally:
             self.over = True
+            self._role.release()  # who waits for it in ``stop`` goes on at once
 
     def _serve(self) -> End | None:
         """Take the frames that have come, without waiting. Returns the end if there is nothing more to come."""

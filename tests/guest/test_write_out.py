@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -97,6 +98,20 @@ def test_a_file_is_written_out_after_the_answer_while_the_host_has_much_room(
     assert out.notices() == []
     out.settle(files[0], "file")  # by another thread: the first has ended
     until(lambda: len(disk.written) == 3)
+
+
+def test_a_program_that_still_waits_can_be_run(disk: Disk, tmp_path: Path) -> None:
+    """The kernel refuses to run a file that is open for writing ("Text file busy")."""
+    program, out = tmp_path / "program", WriteOut(b"/host")
+    file = os.open(program, os.O_WRONLY | os.O_CREAT, 0o755)
+    data = Path("/bin/sh").read_bytes()
+    os.write(file, data + bytes(max(0, LONG_BYTES - len(data))))
+    out.settle(file, "program")
+    os.close(file)
+    assert disk.written == []
+    assert subprocess.run([program, "-c", "exit 7"], check=False).returncode == 7
+    until(lambda: not out._waiting)
+    assert len(disk.written) == 1
 
 
 @pytest.mark.parametrize("host_disk", [b"/host", None])

@@ -18,6 +18,8 @@ from sandbox.readers import attach, phrased
 FATE_SECONDS = 1.2
 ENGINE_SECONDS = 1
 START_ANOTHER = "Start another sandbox; files in this one are lost."
+# The states of a container in which nothing runs any more, as ``container_state`` returns them.
+ENDED = ("gone", "exited", "dead", "removing")
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def end_unanswered(
             "Unpause it, or start another.",
         )
     hint = START_ANOTHER
-    if state in ("gone", "exited", "dead", "removing"):
+    if state in ENDED:
         ended = "It has ended meanwhile."
     elif state == "unknown":
         ended = "The Docker Engine does not answer either."

@@ -166,6 +166,28 @@ def test_what_was_read_before_is_taken_first() -> None:
     assert taken == [(Kind.PONG, 0, b""), (Kind.PONG, 1, b"")]
 
 
+def test_who_closes_a_pipe_goes_on_as_soon_as_its_reader_has_ended_it() -> None:
+    near, far = socket.socketpair()
+    ending, closed = threading.Event(), threading.Event()
+
+    def ended(*_: object) -> None:
+        ending.set()
+        assert closed.wait(60)
+        time.sleep(0.05)  # until the other thread waits
+
+    reading = Reading(SocketStream(near), NONCE, b"", lambda *_: None, ended, lambda now: now + 9)
+    with near, far:
+        reading.begin(time.monotonic() + 9)
+        far.shutdown(socket.SHUT_WR)
+        assert ending.wait(60)
+        stopping = threading.Thread(target=reading.stop, args=(600.0,))
+        stopping.start()
+        closed.set()
+        stopping.join(60)
+        assert not stopping.is_alive()
+        assert reading.over
+
+
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 23, 24, 500, 20_000, wire.MAX_PAYLOAD]), min_size=1, max_size=6),
     steps=st.lists(st.integers(1, 40_000), min_size=1, max_size=5),
