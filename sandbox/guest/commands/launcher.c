@@ -66,10 +66,6 @@ enum {
 #define TEMP_FAILURE_RETRY(call) ({ __typeof__(call) result; do result = (call); while (result == -1 && errno == EINTR); result; })
 #endif
 
-/* oom_score_adj. The memory of a killed command (files in memory) may take some milliseconds to be freed. If there was no spare left
-   to kill meanwhile, the kernel killed the guest. */
-static const char VICTIM[] = "1000", SPARE[] = "900";
-
 static const char REFILL = 'R', NEXT = 'N', GO = 'C', IN_FILE = 'F';
 
 enum stage { START, FOLDER, EXEC };
@@ -122,7 +118,6 @@ static struct {
 } runner;
 
 static bool isolated, any_user;
-static int rules = -1; /* of Landlock; -1: none */
 static struct packet packet, held;
 
 /* End the launcher, which would not protect what it starts. */
@@ -390,8 +385,10 @@ static void harden(struct sock_filter *filter, size_t size)
         fail("filter");
     if (size != 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0)
         fail("seccomp");
-    /* For any user each leader makes them, as soon as it knows its user: root may have made a folder in /. */
-    if (!any_user && !make_rules(&rules))
+    /* Once for all commands: one that restricted itself could not look into another (gdb -p, lsof, /proc/PID/cwd). Those of any_user
+       do so as soon as they know their user: root may have made a folder in /. */
+    int rules = -1;
+    if (!any_user && !(make_rules(&rules) && apply_rules(rules)))
         fail("landlock");
 }
 
@@ -496,6 +493,7 @@ static const char *look_up(const char *program, char *const *envp)
 static void become(const struct spec *spec)
 {
     /* Not for root, whom Landlock would keep from writing into a new folder in /: it can only allow by name. */
+    int rules = -1;
     if (any_user && spec->uid != 0)
         check(make_rules(&rules) && apply_rules(rules) && drop_bounding_capabilities(), START);
     check(setgroups(spec->group_count, spec->groups) == 0, START);
@@ -513,15 +511,8 @@ static void place_descriptor(int from, int to)
 /* Wait for the spec, then become the command. Everything that does not depend on the command is done before. */
 static _Noreturn void lead(void)
 {
-    int score = -1;
     check(setsid() >= 0, START);
-    if (isolated) {
-        check(setpriority(PRIO_PROCESS, 0, NICENESS) == 0, START);
-        score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-        check(score >= 0 && write(score, SPARE, sizeof SPARE - 1) >= 0, START);
-        if (!any_user)
-            check(apply_rules(rules), START);
-    }
+    check(!isolated || setpriority(PRIO_PROCESS, 0, NICENESS) == 0, START);
     memset(packet.data, 0, 8192); /* the first write to a page after the fork is slow */
     say_process('L', (uint32_t)getpid());
 
@@ -530,8 +521,6 @@ static _Noreturn void lead(void)
     int problem = take_spec(received, &spec);
     if (problem != 0)
         give_up(problem == E2BIG ? EXEC : START, problem);
-    if (score >= 0 && write(score, VICTIM, sizeof VICTIM - 1) < 0)
-        give_up(START, errno);
     for (int i = 0; i < 3; i++)
         place_descriptor(received->descriptors[i], i);
     if (spec.state_fd != -1)

@@ -81,7 +81,7 @@ def test_the_generated_methods_are_those_of_the_table() -> None:
 
 
 def test_both_tables_have_the_same_operations() -> None:
-    of_the_host_itself = {"resumed", "scan", "fetch", "restore", "last_changes"}
+    of_the_host_itself = {"begin", "resumed", "scan", "fetch", "restore", "last_changes"}
     assert set(GUEST_OPERATIONS) == set(OPERATIONS) | of_the_host_itself
     for name, request in OPERATIONS.items():
         row = GUEST_OPERATIONS[name]

@@ -49,7 +49,7 @@ def many(count: int, script: Any = echo) -> Iterator[list[tuple[Transport, Scrip
 @pytest.mark.parametrize("own", [0.02, 0.0], ids=["by callers", "by the reader"])
 def test_one_thread_serves_all_and_ends_with_the_last(own: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending_request, "OWN_SECONDS", own)
-    others = len(os.listdir("/proc/self/fd"))
+    others, threads_before = len(os.listdir("/proc/self/fd")), set(threading.enumerate())
     with many(20) as made:
         assert readers() == 1
         for n, (host, _) in enumerate(made * 3):
@@ -62,7 +62,8 @@ def test_one_thread_serves_all_and_ends_with_the_last(own: float, monkeypatch: p
         for thread in threads:
             thread.join(60)
         assert not any(host._pending for host, _ in made)
-        assert [t.name for t in threading.enumerate() if t.name.startswith("gamebox")] == ["gamebox-reader"]
+        begun = [thread.name for thread in threading.enumerate() if thread not in threads_before]
+        assert [name for name in begun if name.startswith("gamebox")] == ["gamebox-reader"]
     assert eventually(lambda: readers() == 0)
     assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= others)
 
