@@ -15,7 +15,7 @@ from sandbox import DockerEnvironment, LocalEnvironment
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 
-from .checks import closed, done, refused
+from .checks import closed, done, refused, seen_until
 
 KINDS = [pytest.param(DockerEnvironment, marks=pytest.mark.engine, id="docker"), pytest.param(LocalEnvironment, id="local")]
 
@@ -46,6 +46,7 @@ def test_closing_ends_what_is_under_way_at_once(own: SandboxedEnvironment) -> No
     own.start()
     with ThreadPoolExecutor(3) as pool:
         running = [pool.submit(own.run, "sleep 600", session=None), pool.submit(own.run, "sleep 600")]
+        seen_until(lambda: done(own.processes()).commands, lambda commands: len(commands) == 2)
         queued = pool.submit(own.run, "sleep 600")
         time.sleep(0.3)
         began = time.monotonic()
