@@ -98,13 +98,14 @@ def crowded(looks: int = 40) -> bool:
     return runnable > looks * (os.cpu_count() or 1)
 
 
-def within(seconds: float, case: Callable[[], Any]) -> tuple[Any, float]:
-    """Run ``case`` and hold it to a promised deadline; answers (its result, seconds it took).
+def within(seconds: float, case: Callable[[], Any], prepare: Callable[[], object] = lambda: None) -> tuple[Any, float]:
+    """Call ``prepare``, then hold ``case`` to a promised deadline; answers (its result, seconds it took).
 
     The machine is shared and noisy: where it was itself more than 100 ms late, or is crowded when the case is over and none of its
     processes are left, the whole case gets another try.
     """
     for _ in range(MOST_TRIES):
+        prepare()
         with Heartbeat() as heart:
             before = time.monotonic()
             result = case()
