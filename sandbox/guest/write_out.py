@@ -22,6 +22,8 @@ MARGIN_BYTES = 4 << 30
 MOST_WAITING = 256
 # A file that is replaced or deleted within this time is never written out.
 LATER_SECONDS = 0.3
+# Of the files whose bytes were lost; the others are counted.
+MOST_NAMED = 5
 
 
 class WriteOut:
@@ -36,7 +38,7 @@ class WriteOut:
         self._waiting: deque[tuple[float, int, int, str]] = deque()  # when due, a descriptor, its size, its path for people
         self._bytes = 0  # of those that wait, and of the one that is being written out
         self._works = False
-        self._lost: deque[str] = deque(maxlen=20)
+        self._lost: list[str] = []  # paths of files whose bytes were lost since the last notice
 
     def settle(self, file: int, path: str) -> None:
         """Write out a file that is complete, unless it is in memory; later if the host has much room. Raises OSError."""
@@ -45,7 +47,7 @@ class WriteOut:
             os.fsync(file)
 
     def _postpone(self, file: int, size: int, path: str) -> bool:
-        """Have the file written out in a moment. Returns False if that is not safe, or no thread can be started."""
+        """Have the file written out in a moment. Returns False if that is not safe, or cannot be done."""
         if self._host_disk is None:
             return False
         with self._lock:
@@ -95,15 +97,19 @@ class WriteOut:
             try:
                 if os.fstat(file).st_nlink:
                     os.fsync(file)
+                lost = False
             except OSError:
-                self._lost.append(path)
+                lost = True
             os.close(file)
             with self._lock:
                 self._bytes -= size
+                if lost and path not in self._lost:
+                    self._lost.append(path)
 
     def notices(self) -> list[dict[str, Any]]:
-        """Return a notice for each file whose bytes were lost after it was reported as written; each is returned once."""
-        found = []
-        while self._lost:
-            found.append({"code": "write_lost", "path": self._lost.popleft()})
-        return found
+        """Return a notice of the files whose bytes were lost after they were reported as written; each is in one notice."""
+        if not self._lost:
+            return []
+        with self._lock:
+            lost, self._lost = self._lost, []
+        return [{"code": "write_lost", "names": lost[:MOST_NAMED], "count": len(lost)}]

@@ -155,8 +155,27 @@ def test_a_full_disk_is_a_failure_at_once_or_a_notice_later(disk: Disk, make: Ca
         WriteOut().settle(make(1), "file")
     out.settle(make(SIZE), "/workspace/long")
     until(lambda: out._lost)
-    assert out.notices() == [{"code": "write_lost", "path": "/workspace/long"}]
+    assert out.notices() == [{"code": "write_lost", "names": ["/workspace/long"], "count": 1}]
     assert out.notices() == []
+
+
+def test_no_lost_file_is_left_out_of_the_count(disk: Disk, make: Callable[[int], int]) -> None:
+    out, disk.full = WriteOut(b"/host"), True
+    file = make(1)
+    for number in range(MOST_WAITING):
+        out.settle(file, f"/workspace/{number}")
+    until(lambda: not out._works)
+    assert out.notices() == [{"code": "write_lost", "names": [f"/workspace/{n}" for n in range(5)], "count": MOST_WAITING}]
+
+
+def test_no_descriptor_is_left(disk: Disk, make: Callable[[int], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    file = make(SIZE)
+    monkeypatch.setattr(os, "open", refuse)
+    WriteOut(b"/host").settle(file, "file")
+    assert disk.written == [(True, inode(file))]
 
 
 def test_a_file_that_was_deleted_meanwhile_is_never_written_out(
