@@ -1,7 +1,7 @@
 """SandboxPool: sandboxes that were started ahead, so that a caller gets one in milliseconds.
 
-A member has a container whose guest was greeted and has run nothing of anybody's (``SandboxedEnvironment.stand_by``). Acquiring
-one tells its guest what depends on the caller, in one request. Nothing is used twice: closing a sandbox destroys it.
+A member has a container whose guest was greeted and has run nothing for anybody (``SandboxedEnvironment.stand_by``). Acquiring
+one tells its guest, in one request, what depends on the caller. Nothing is used twice: closing a sandbox destroys it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MAX_AGE_SECONDS = 1800.0
 DEFAULT_ACQUIRE_SECONDS = 60.0
-# Members that one caller is given, if those before turn out to be dead when they are asked to begin.
+# How many members a caller is given, one after the other, if they turn out to be dead when they are asked to begin.
 MOST_TRIES = 3
-MOST_WAIT_SECONDS = 3600.0  # at once: no lock can be waited for longer than some years
+MOST_WAIT_SECONDS = 3600.0  # in one call: a lock cannot be waited for longer than some years
 # What the container of a member does not have; the pool's are the defaults of ``acquire``.
 _OF_CALLERS = ("env", "workspace", "network", "approver")
 # Options of one sandbox that outlives its program, and their defaults: the engine is told when it makes the container.
@@ -56,7 +56,7 @@ _KEPT = {"keep": False, "keep_seconds": 3600.0, "name": None}
 
 
 class AcquireOptions(TypedDict, total=False):
-    """What a sandbox of a pool gets when it is acquired; what is missing or None is as the pool has it."""
+    """What a sandbox of a pool gets when it is acquired. The pool's own value is used for what is missing or None."""
 
     env: Mapping[str, str] | None
     network: Network | None
@@ -119,8 +119,8 @@ class _Pool(Generic[E]):
             )
         if "network" in chosen and _is_bridge(chosen["network"]) != self._bridge:
             raise _invalid(
-                f"The containers of this pool have {'the' if self._bridge else 'no'} bridge, which cannot be changed.",
-                "Give network=Network.bridge() to the pool, and to all of it or nothing.",
+                f"The containers of this pool were made {'with' if self._bridge else 'without'} a bridge, which cannot be changed.",
+                f"Use another pool for sandboxes {'without' if self._bridge else 'with'} Network.bridge().",
             )
         clocks = {name: chosen.pop(name) for name in ("lifetime_seconds", "idle_seconds") if name in chosen}
         if clocks:
@@ -144,8 +144,8 @@ class _Pool(Generic[E]):
         most = "" if self._max_size is None else f" of at most {self._max_size}"
         return SandboxError(
             ErrorCode.capacity,
-            f"No sandbox of the pool was ready within {seconds:g} s: {found.in_use}{most} are in use, {found.creating} are being "
-            f"made, and {found.waiting} callers wait.",
+            f"No sandbox of the pool was ready within {seconds:g} s (in use: {found.in_use}{most}; being made: {found.creating}; "
+            f"callers waiting: {found.waiting}).",
             "Try again later, close sandboxes that are not needed, or make the pool larger.",
             retryable=True,
         )
@@ -156,10 +156,10 @@ class SandboxPool(_Pool[E]):
 
     ``options`` are those of ``DockerEnvironment``, or a ``spec`` has them, with ``parts`` for what a spec cannot hold (see
     ``DockerEnvironment.from_spec``). Image, profile, limits, disk, runtime and the names of services make the containers.
-    ``env``, ``network``, ``workspace`` and ``approver`` stay on the host until a sandbox is acquired, and ``acquire`` may be given
-    others. Refused are ``keep``, ``keep_seconds``, ``name``, and services in sandboxes of their own.
+    ``env``, ``network``, ``workspace`` and ``approver`` stay on the host until a sandbox is acquired, and ``acquire`` can replace
+    them. ``keep``, ``keep_seconds``, ``name``, and services in sandboxes of their own are refused.
 
-    ``max_size`` bounds the sandboxes of the pool, acquired ones included: further callers wait until one is closed. Members older
+    ``max_size`` bounds the sandboxes of the pool, acquired ones included: callers beyond it wait until one is closed. Members older
     than ``max_age_seconds`` are replaced. ``environment`` makes the sandboxes: ``LocalEnvironment``, for one.
 
     May be used by many threads, which are served in the order in which they came. Sandboxes that were acquired live on when the
@@ -174,8 +174,8 @@ class SandboxPool(_Pool[E]):
     def close(self, *, wait: bool = False) -> None:
         """Destroy the members that nobody acquired; callers that wait get ``sandbox_closed``. May be called more than once.
 
-        Returns when they have been told to end, and those that were being made; ``wait`` waits until they are gone. Does nothing in
-        a process that was forked from the one that made the pool.
+        Returns when they have been told to end, those that were being made included; ``wait`` waits until they are gone, also after
+        an earlier ``close``. Does nothing in a process that was forked from the one that made the pool.
         """
         self._members.close(wait=wait)
 
@@ -265,7 +265,7 @@ def _deadline(timeout_seconds: float) -> float:
     """Return the monotonic time at which a wait of that many seconds ends. Raises TypeError, SandboxError."""
     check_types("acquire", timeout_seconds=(timeout_seconds, int | float))
     if not timeout_seconds >= 0:
-        raise _invalid(f"timeout_seconds={value_text(timeout_seconds)} is no time to wait.", "Give 0 or more seconds.")
+        raise _invalid(f"timeout_seconds={value_text(timeout_seconds)} is not a time to wait.", "Give 0 or more seconds.")
     return time.monotonic() + timeout_seconds
 
 
@@ -283,7 +283,7 @@ def _check_sizes(size: int, max_size: int | None, max_age_seconds: float | None)
     if max_size is not None and max_size < size:
         raise _invalid(f"max_size={max_size} is less than size={size}.", f"Give {size} or more, or leave it out.")
     if max_age_seconds is not None and not max_age_seconds > 0:
-        raise _invalid(f"max_age_seconds={max_age_seconds} is no age.", "Give a positive number of seconds, or None.")
+        raise _invalid(f"max_age_seconds={max_age_seconds} is not an age.", "Give a positive number of seconds, or None.")
 
 
 def _check_options(
@@ -294,7 +294,7 @@ def _check_options(
         if options or environment is not None:
             other = "environment" if environment is not None else next(iter(options))
             raise _invalid(
-                f"A pool takes a spec or options, not both: {other} was given beside it.", f"Leave out {other}."
+                f"A pool takes a spec or options, not both: {other} was given as well.", f"Leave out {other}."
             )
         from sandbox.docker.spec import HostParts as Parts
 

@@ -1,4 +1,4 @@
-"""Sandboxes that stand by in a pool: made ahead, one after the other, replaced when they are dead or old, given out in order."""
+"""Sandboxes that stand by in a pool: made ahead of time, replaced when they are dead or old, and handed out in order."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .interrupts import Shield, exit_seconds_left
 E = TypeVar("E", bound=SandboxedEnvironment)
 log = logging.getLogger(__name__)
 
-# At once, for callers that wait; refilling makes one at a time.
+# How many are made at once for callers that wait; refilling makes one at a time.
 MOST_AT_ONCE = 4
 # Refilling leaves the processors to the first commands in what was acquired: it begins this long after the last acquire, and no
 # later than MOST_QUIET_SECONDS after the first of several.
 QUIET_SECONDS, MOST_QUIET_SECONDS = 0.1, 1.0
-# How often it is looked whether a waiting member has died.
+# How often to look whether a waiting member has died.
 LOOK_SECONDS = 1.0
 # How long ``close`` waits for sandboxes that are being made, which cannot be interrupted.
 CLOSE_SECONDS = 10.0
@@ -41,8 +41,8 @@ _BACK_OFF = tenacity.wait_exponential(multiplier=0.5, max=30.0)
 class PoolStats:
     """The state of a pool. The last four are totals since it was made.
 
-    ``ready`` members wait for callers, ``waiting`` callers for members; ``creating`` is under way; ``in_use`` are acquired and not
-    closed. ``discarded`` members died, or were too old, before anybody acquired them.
+    ``ready`` members wait for callers, ``waiting`` callers wait for members, ``creating`` members are being made, and ``in_use``
+    sandboxes were acquired and not closed. ``discarded`` members died, or grew too old, before anybody acquired them.
     """
 
     ready: int
@@ -57,7 +57,7 @@ class PoolStats:
 
 @dataclass(slots=True, eq=False)
 class Member(Generic[E]):
-    """A sandbox that stands by since then (monotonic)."""
+    """A sandbox that has stood by since ``since`` (monotonic)."""
 
     environment: E
     since: float
@@ -185,7 +185,7 @@ class Standby(Generic[E]):
             self._last_acquire = time.monotonic()
 
     def leave(self, waiter: Waiter[E]) -> None:
-        """Undo ``enter``: a member that was told nothing is there for others, any other is destroyed."""
+        """Undo ``enter``: a member that was not told to begin goes back to the others, any other is destroyed."""
         with Shield(), self._lock:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
@@ -325,7 +325,7 @@ def _end(environment: SandboxedEnvironment) -> None:
 
 
 def _closed() -> SandboxError:
-    return SandboxError(ErrorCode.sandbox_closed, "The pool was closed.", "Make another one.")
+    return SandboxError(ErrorCode.sandbox_closed, "The pool was closed.", "Make another pool.")
 
 
 def _start_failed(error: Exception) -> SandboxError:

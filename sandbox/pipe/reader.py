@@ -1,8 +1,8 @@
 """One thread that reads the pipes of all sandboxes of this process.
 
-It starts with the first pipe and ends with the last. A pipe is read by this thread, or by a caller that waits for an answer and
-saves the way through this thread. A descriptor is reported once, and again after ``arm``, so that nobody is woken for a pipe that
-another thread reads.
+It starts with the first pipe and ends with the last. A pipe is read by this thread, or by a caller that waits for an answer, which
+saves the hand-over from this thread. A descriptor is reported once, and again after ``arm``, so that nobody is woken for a pipe
+that another thread reads.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def test_no_more_than_max_size_are_there_at_once(maker: Maker) -> None:
         eventually(lambda: pool.stats().waiting == 1)
         time.sleep(0.3)
         assert len(maker.members) == 2
-        with pytest.raises(SandboxError, match="2 of at most 2 are in use") as raised:
+        with pytest.raises(SandboxError, match="in use: 2 of at most 2;") as raised:
             pool.acquire(timeout_seconds=0.01)
         assert raised.value.code is ErrorCode.capacity
         second.close()
@@ -341,10 +341,10 @@ def test_a_wrong_option_of_a_caller_takes_no_member(local: SandboxPool[LocalEnvi
         assert raised.value.hint
     with pytest.raises(SandboxError, match="lifetime_seconds=-1"):
         local.acquire(lifetime_seconds=-1)
-    with pytest.raises(SandboxError, match="no bridge"):
+    with pytest.raises(SandboxError, match="without a bridge"):
         local.acquire(network=Network.bridge())
     for seconds in (-1, float("nan")):
-        with pytest.raises(SandboxError, match="no time to wait"):
+        with pytest.raises(SandboxError, match="not a time to wait"):
             local.acquire(timeout_seconds=seconds)
     assert (local.stats().ready, local.stats().in_use) == (1, 0)
 
@@ -366,8 +366,8 @@ def test_a_start_that_fails_destroys_the_member(local: SandboxPool[LocalEnvironm
         ({"size": 0}, "nothing ready"),
         ({"size": -1}, "nothing ready"),
         ({"size": 3, "max_size": 2}, "less than size=3"),
-        ({"size": 1, "max_age_seconds": 0}, "no age"),
-        ({"size": 1, "max_age_seconds": float("nan")}, "no age"),
+        ({"size": 1, "max_age_seconds": 0}, "not an age"),
+        ({"size": 1, "max_age_seconds": float("nan")}, "not an age"),
         ({"size": 1, "keep": True}, "DockerEnvironment\\(keep="),
         ({"size": 1, "name": "work"}, "DockerEnvironment\\(name="),
         ({"size": 1, "metadata": {}}, "no metadata"),
@@ -452,7 +452,7 @@ def test_a_sandbox_that_its_caller_dropped_still_counts(maker: Maker) -> None:
         pool.acquire()
         gc.collect()
         assert pool.stats().in_use == 1
-        with pytest.raises(SandboxError, match="1 of at most 1 are in use"):
+        with pytest.raises(SandboxError, match="in use: 1 of at most 1;"):
             pool.acquire(timeout_seconds=0.3)
         assert len(maker.members) == 1
 
