@@ -18,6 +18,11 @@ EXIT_SECONDS = 10.0
 _exit_until: float | None = None
 
 
+def interpreter_ends() -> bool:
+    """Return whether the program is over, and functions registered with atexit run. From Python 3.12 on, no thread starts then."""
+    return not threading.main_thread().is_alive()
+
+
 def exit_seconds_left() -> float:
     """Return how much longer the end of the interpreter may wait. Call it only then: the first call begins the time."""
     global _exit_until

@@ -20,7 +20,7 @@ from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.pipe import forked_processes as forks
 
 from .errors import ErrorCode, SandboxError
-from .interrupts import Shield, exit_seconds_left
+from .interrupts import Shield, exit_seconds_left, interpreter_ends
 
 E = TypeVar("E", bound=SandboxedEnvironment)
 log = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class Standby(Generic[E]):
         """Return how many members to begin to make now; the lock is held."""
         under_way = self._creating
         room = min(MOST_AT_ONCE - under_way, self._max_size - len(self._in_use) - len(self._ready) - under_way)
-        if room <= 0:
+        if room <= 0 or interpreter_ends():
             return 0
         if len(self._waiting) > under_way:
             return int(min(len(self._waiting) - under_way, room))
@@ -279,7 +279,8 @@ class Standby(Generic[E]):
         except SandboxError as raised:
             error = raised
         except Exception as raised:  # whatever it is, the caller who waits must get it
-            log.exception("a sandbox of a pool could not be made")
+            if not interpreter_ends():
+                log.exception("a sandbox of a pool could not be made")
             error = _start_failed(raised)
         self._finish(environment, error)
 
@@ -312,7 +313,7 @@ class Standby(Generic[E]):
             waiter = self._waiting.popleft()
             waiter.error = error
             waiter.wake()
-        else:
+        elif not interpreter_ends():
             log.warning("a pool could not make a sandbox: %s", error)
 
 

@@ -211,6 +211,8 @@ class DockerBackend:
             names=request.names,
         )
         watch(client).wait_until_open()
+        with contextlib.suppress(RuntimeError):  # no more threads: then ``close`` does its work
+            remover.begin()
         with translated():
             with kept.naming(client, self.name, spec.name if spec.keep else None):
                 self._creating = True

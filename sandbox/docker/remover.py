@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import logging
 import os
+import queue
 import threading
 import time
 from collections import deque
@@ -81,7 +82,7 @@ class Removal:
 
 
 class Remover:
-    """Finishes removals one after the other, in the order of their closes; a thread runs while there are any."""
+    """Finishes removals one after the other, in the order of their closes, in a thread of its own."""
 
     def __init__(self) -> None:
         self.forget()
@@ -90,26 +91,31 @@ class Remover:
         """Begin with nothing to do; also in a forked process, whose parent finishes what it has closed."""
         self._lock = threading.Lock()
         self._queue: deque[Removal] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # rings once for each
         self._works = False
+
+    def begin(self) -> None:
+        """Start the thread: from Python 3.12 on, the end of the interpreter can start none. Raises RuntimeError."""
+        with Shield(), self._lock:
+            if not self._works:
+                threading.Thread(target=self._work, name="gamebox-remover", daemon=True).start()
+                self._works = True
 
     def add(self, closed: Removal) -> None:
         """Have the removal finished, and return at once; without a thread to do it, when it is finished."""
         try:
-            with Shield(), self._lock:
-                if not self._works:
-                    threading.Thread(target=self._work, name="gamebox-remover", daemon=True).start()  # waits for the lock
-                    self._works = True
-                self._queue.append(closed)
-        except RuntimeError:  # no thread can be started: this process may have no more, or (from Python 3.12 on) it ends
+            self.begin()
+        except RuntimeError:  # this process may have no more threads
             closed.finish()
+            return
+        with Shield(), self._lock:
+            self._queue.append(closed)
+            self._bell.put(None)
 
     def _work(self) -> None:
         while True:
-            with self._lock:
-                if not self._queue:
-                    self._works = False
-                    return
-                closed = self._queue[0]
+            self._bell.get()
+            closed = self._queue[0]
             try:
                 closed.finish()
             except Exception:

@@ -341,13 +341,13 @@ class Transport:
         if self._closing:
             self._conclude(reason, detail)
             return
-        self._concluding = threading.Thread(
-            target=self._conclude, args=(reason, detail), name="gamebox-pipe-end", daemon=True
-        )
+        thread = threading.Thread(target=self._conclude, args=(reason, detail), name="gamebox-pipe-end", daemon=True)
         try:
-            self._concluding.start()
+            thread.start()
         except RuntimeError:  # no thread can be started: the other pipes wait
             self._conclude(reason, detail)
+        else:
+            self._concluding = thread  # not before: ``close`` joins it
 
     def _conclude(self, reason: str, detail: str) -> None:
         """Reach the guest again, or fail all requests, after the end of the pipe."""

@@ -110,12 +110,29 @@ def test_one_that_fails_does_not_hold_up_the_others(removals: Removals, caplog: 
     assert "gamebox-1" in caplog.text
 
 
-def test_without_a_thread_it_is_removed_at_once(removals: Removals, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From Python 3.12 on none can be started when the interpreter ends; and a process may have no more of them."""
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
 
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
 
+def test_a_sandbox_that_is_closed_when_no_thread_can_be_started_is_not_waited_for(
+    removals: Removals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on none can be when the interpreter ends: the remover's runs since the first sandbox was started."""
+    remover = Remover()
+    remover.begin()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    removals.allowed.clear()
+    one, released = closed()
+    remover.add(one)
+    assert (released, remover.wait(0)) == ([], False)
+    removals.allowed.set()
+    assert one.wait(10)
+    assert released == [True]
+
+
+def test_in_a_process_that_may_have_no_more_threads_it_is_removed_at_once(
+    removals: Removals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(threading.Thread, "start", refuse)
     one, released = closed()
     Remover().add(one)

@@ -192,6 +192,19 @@ def test_silence_is_broken_by_pings(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the end of the pipe ---------------------------------------------------------------------------------------------------
 
 
+def test_a_pipe_can_end_when_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``close`` joined a thread that had never been started: from Python 3.12 on none can be when the interpreter ends."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with talk(echo) as (host, guest):
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        guest.hang_up()
+        fails(host, "pipe_broken")
+        host.close()
+
+
 def test_the_end_of_the_pipe_wakes_everybody() -> None:
     began = threading.Barrier(11)
 
