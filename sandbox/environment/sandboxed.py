@@ -288,7 +288,8 @@ class SandboxedEnvironment(Environment):
         limits = {**asdict(self.limits), "network": self.network.mode, "tell_changes": self.track_changes}
         if stands_by:
             limits.update(dict.fromkeys(self._clocks()))
-        return {**opened.hello, "place": {**opened.place, "limits": limits, "read_roots": list(self.read_roots)}}
+        place = {**opened.place, "limits": limits, "read_roots": list(self.read_roots)}
+        return {**opened.hello, "stands_by": stands_by, "place": place}
 
     def _fill(self) -> None:
         """Copy in what the sandbox starts with. Raises SandboxError."""
