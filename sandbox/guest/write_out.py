@@ -57,7 +57,7 @@ class WriteOut:
             if len(self._waiting) >= MOST_WAITING and not self._drop_replaced():
                 return False
             try:
-                # Only for reading: no program can be run, and no lease be taken, while its file is open for writing.
+                # Only for reading: the kernel runs no program whose file is open for writing.
                 reader = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError:  # its owner may not read it
                 return False
