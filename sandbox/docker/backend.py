@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 _MOUNT_FAILED = re.compile(r"failed to mount local volume|error while mounting volume")
 # The engine tells of a kill for memory a moment after it.
 OOM_SECONDS = 0.5
+# How long a busy engine has to wake a sandbox whose pause or resume was interrupted: it would stay paused for good.
+WAKE_SECONDS = 10
 
 
 class DockerBackend:
@@ -341,7 +343,7 @@ class DockerBackend:
         except BaseException as error:
             if not isinstance(error.__cause__, docker.errors.APIError):  # else it was refused
                 with contextlib.suppress(SandboxError), translated():
-                    connect(postmortem.ENGINE_SECONDS).api.unpause(self._running())
+                    connect(WAKE_SECONDS).api.unpause(self._running())
             raise
 
     def thaw(self) -> None:
@@ -350,7 +352,7 @@ class DockerBackend:
                 connect().api.unpause(self._running())
         except SandboxError:
             # It may be awake already: by a call whose answer was not heard because of a Ctrl-C, or from outside.
-            if postmortem.container_state(self._running()) != "running":
+            if postmortem.container_state(self._running(), WAKE_SECONDS) != "running":
                 raise
 
     def _running(self) -> str:

@@ -118,11 +118,14 @@ def end_unanswered(
     return SandboxUnavailableError("no_answer", f"{error.message} {ended}", hint)
 
 
-def container_state(container_id: str) -> str:
-    """Return the container's state in the engine's words ("running", "paused", …), "gone" or "unknown", within 2 s."""
+def container_state(container_id: str, seconds: int = ENGINE_SECONDS) -> str:
+    """Return the container's state in the engine's words ("running", "paused", …), "gone" or "unknown".
+
+    It has the engine's answer to each of two requests within ``seconds``.
+    """
     try:
         with translated():
-            return str(connect(ENGINE_SECONDS).api.inspect_container(container_id)["State"]["Status"])
+            return str(connect(seconds).api.inspect_container(container_id)["State"]["Status"])
     except SandboxError as error:
         return "gone" if isinstance(error.__cause__, docker.errors.NotFound) else "unknown"
 
