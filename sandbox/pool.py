@@ -226,7 +226,7 @@ class AsyncSandboxPool(_Pool[Any]):
 
     async def close(self, *, wait: bool = False) -> None:
         """See ``SandboxPool.close``."""
-        await asyncio.to_thread(partial(self._members.close, wait=wait))
+        await asyncio.shield(asyncio.to_thread(partial(self._members.close, wait=wait)))
 
     async def acquire(
         self, *, timeout_seconds: float = DEFAULT_ACQUIRE_SECONDS, **options: Unpack[AcquireOptions]

@@ -652,3 +652,25 @@ def test_a_task_that_is_cancelled_twice_while_its_sandbox_starts_leaves_nothing(
             assert pool.stats().in_use == 0
 
     asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_as_it_enters_or_leaves_its_sandbox_leaves_nothing(maker: Maker) -> None:
+    async def main() -> None:
+        busy = threading.Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with AsyncSandboxPool(size=2, environment=maker) as pool:
+            first, second = await pool.acquire(), await pool.acquire()
+            asyncio.get_running_loop().run_in_executor(None, busy.wait, 30)  # no thread is free to close anything
+            entering, leaving = asyncio.create_task(first.__aenter__()), asyncio.create_task(second.__aexit__())
+            await asyncio.sleep(0)
+            for task in (entering, leaving):
+                task.cancel()
+            await asyncio.sleep(0)
+            assert pool.stats().in_use == 2
+            busy.set()
+            for task in (entering, leaving):
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            assert await asyncio.to_thread(eventually, lambda: pool.stats().in_use == 0)
+
+    asyncio.run(main())
