@@ -301,8 +301,8 @@ class DockerBackend:
         return closed
 
     def wait_until_gone(self) -> None:
-        if self._removal is not None:
-            self._removal.wait()
+        if self._removal is not None and not self._removal.wait():
+            log.warning("sandbox %s is still being removed", self.name)
 
     # Death
 
