@@ -249,13 +249,17 @@ class Standby(Generic[E]):
 
     def _due(self) -> int:
         """Return how many members to begin to make now; the lock is held."""
-        under_way = self._creating
-        room = min(MOST_AT_ONCE - under_way, self._max_size - len(self._in_use) - len(self._ready) - under_way)
+        under_way, room = self._creating, self._room()
         if room <= 0 or interpreter_ends():
             return 0
         if len(self._waiting) > under_way:
             return int(min(len(self._waiting) - under_way, room))
         return int(not under_way and len(self._ready) < self._size and time.monotonic() >= self._refill_at())
+
+    def _room(self) -> float:
+        """Return how many members may be begun; the lock is held."""
+        under_way = self._creating
+        return min(MOST_AT_ONCE - under_way, self._max_size - len(self._in_use) - len(self._ready) - under_way)
 
     def _refill_at(self) -> float:
         quiet = min(self._last_acquire + QUIET_SECONDS, self._missing_since + MOST_QUIET_SECONDS)
@@ -265,7 +269,7 @@ class Standby(Generic[E]):
         """Return the seconds until the keeper looks again if nothing rings."""
         with self._lock:
             due = [time.monotonic() + LOOK_SECONDS]
-            if not self._creating and len(self._ready) < self._size:
+            if not self._creating and len(self._ready) < self._size and self._room() > 0:
                 due.append(self._refill_at())
             due += [member.since + self._max_age for member in self._ready]
             return max(0.001, min(due) - time.monotonic())

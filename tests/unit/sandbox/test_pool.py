@@ -246,6 +246,15 @@ def test_no_more_than_max_size_are_there_at_once(maker: Maker) -> None:
         first.close()
 
 
+def test_a_pool_that_may_make_no_more_waits_for_a_close(maker: Maker) -> None:
+    with SandboxPool(size=2, max_size=2, environment=maker) as pool:
+        eventually(lambda: pool.stats().ready == 2)
+        with pool.acquire():
+            time.sleep(0.2)  # longer than refilling waits after an acquire
+            assert pool._members._next_look() > 0.1, "nothing can be done before: it must not look all the time"
+        eventually(lambda: pool.stats().ready == 2)
+
+
 # What goes wrong
 
 
