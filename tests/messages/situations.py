@@ -30,7 +30,11 @@ except ConnectionError: print("the connection was cut")
 # Holds a lease on its file, as a file server does: a program that opens the file waits until the lease ends.
 KEEPER = """import fcntl, os, signal, time
 signal.signal(signal.SIGIO, signal.SIG_IGN)
-fcntl.fcntl(os.open("stock.db", os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+stock = os.open("stock.db", os.O_RDWR)
+while True:
+    try: fcntl.fcntl(stock, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except BlockingIOError: time.sleep(0.01)  # the guest has it open until it has written it out
+    else: break
 print("kept", flush=True)
 time.sleep(300)
 """
