@@ -55,13 +55,14 @@ class Reading:
         self.heard = 0.0
         self.over = False
         self._received = received
+        self._reader = pipe_reader()
         self._take, self._ended, self.tick = take, ended, tick
         self._role = threading.Lock()  # of reading, which nobody takes any more after the end
 
     def begin(self, due: float) -> None:
         """Read from now on, with a ``tick`` at ``due``. Raises OSError if there is no descriptor left."""
         self.heard = time.monotonic()
-        pipe_reader().add(self, due)
+        self._reader.add(self, due)
         if self._received:
             self.read()
 
@@ -85,7 +86,7 @@ class Reading:
                 return
             end: End | None = None
             try:
-                pipe_reader().disarm(self)
+                self._reader.disarm(self)
                 until = time.monotonic() + seconds
                 if begin is not None and not begin():
                     return
@@ -116,12 +117,12 @@ class Reading:
         """Let others read, unless it is the end."""
         if end is None:
             self._role.release()
-            pipe_reader().arm(self)  # not earlier: what is reported while the role is taken is not reported again
+            self._reader.arm(self)  # not earlier: what is reported while the role is taken is not reported again
         else:
             self._end(*end)
 
     def _end(self, reason: str, detail: str) -> None:
-        pipe_reader().remove(self)
+        self._reader.remove(self)
         try:
             self._ended(reason, detail)
         finally:
