@@ -62,14 +62,15 @@ def refuse_with_service(values: Mapping[str, Any], flags: Mapping[str, Flag]) ->
 def remote_sandbox(asked: Mapping[str, Any], *, name: str | None, keep_seconds: float | None) -> SandboxedEnvironment:
     """Return a new sandbox of the service with these arguments, not started; it is kept if it has ``keep_seconds``.
 
-    It then lives for at least that long, and ends when nothing was done in it for that long. Raises SandboxError.
+    It then ends when nothing was done in it for that long. Raises SandboxError.
     """
     from sandbox.client.environment import RemoteEnvironment
     from sandbox.client.listing import NAME
 
     kept: dict[str, Any] = {}
     if keep_seconds is not None:
-        kept = {"keep": True, "idle_seconds": keep_seconds, "time_to_live_seconds": max(keep_seconds, LEAST_LIFE_SECONDS)}
+        life = max(keep_seconds, LEAST_LIFE_SECONDS)
+        kept = {"keep": True, "idle_seconds": keep_seconds, "time_to_live_seconds": life, "renew": True}
     return _as_sandboxed(RemoteEnvironment(**asked, **kept, metadata=None if name is None else {NAME: name}))
 
 
@@ -86,7 +87,7 @@ def attach_remote(known: str, network: str | None, allow: Sequence[str]) -> Sand
         ident = find_sandbox(service, known).id
     finally:
         service.close()
-    found = RemoteEnvironment.attach(ident)
+    found = RemoteEnvironment.attach(ident, renew=True)
     if allow or network is not None:
         try:
             found.network = policy_of(network or "none", allow)

@@ -85,7 +85,7 @@ class AsyncRemoteEnvironment(AsyncEnvironment):
             asked = remote.asked(request, watch)
         if asked.source is not None:  # more input than a request holds
             return await self._watched(partial(remote.perform, request), type(request), watch)
-        if remote.is_to_renew:
+        if remote.life.is_to_renew:
             await asyncio.to_thread(remote.renew)
         if self._client is None:
             self._client = remote.service.asynchronous()

@@ -37,6 +37,7 @@ from .initial_files import certificates, checked_workspace
 from .network import RemoteNetwork, network_data
 from .service import Call, Service, nonsense
 from .state import RemoteState
+from .time_to_live import TimeToLive
 from .transfers import download, upload
 
 log = logging.getLogger(__name__)
@@ -60,9 +61,9 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
     ``metadata`` are texts to find the sandbox by.
 
     ``close`` deletes the sandbox, or leaves it running with ``keep``; ``attach`` finds it by its id. The service ends it
-    ``time_to_live_seconds`` after its start, or after ``idle_seconds`` without work, also if this process is gone. Unless these are
-    given, it has an hour, which goes on while it is used here, and 15 minutes. May be used by many threads at once. Raises
-    SandboxError.
+    ``time_to_live_seconds`` after its start, or after ``idle_seconds`` without work, also if this process is gone; unless these
+    are given, after an hour or 15 minutes. With ``renew``, the default for an hour that nobody asked for, the time to live begins
+    anew while the sandbox is used. May be used by many threads at once. Raises SandboxError.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         keep: bool = False,
         time_to_live_seconds: float | None = None,
         idle_seconds: float | None = None,
+        renew: bool | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(approver)
@@ -133,8 +135,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         self._id: str | None = None
         self._closed = self._deleted = False
         # An hour that nobody asked for is renewed, so that no long run of an agent ends with it.
-        self._renews = time_to_live_seconds is None and not keep
-        self._life_seconds, self._renew_at = 0.0, 0.0
+        self.life = TimeToLive(renews=time_to_live_seconds is None if renew is None else renew)
         self._description: dict[str, str] = {}
 
     @classmethod
@@ -145,12 +146,13 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         url: str | None = None,
         api_key: str | None = None,
         approver: Approver | None = None,
+        renew: bool = False,
     ) -> Self:
         """Return an environment of a sandbox that runs on the service, started; ``close`` leaves it running.
 
-        Raises SandboxError ``sandbox_not_found``.
+        With ``renew`` its time to live begins anew while it is used here. Raises SandboxError ``sandbox_not_found``.
         """
-        env = cls(url=url, api_key=api_key, approver=approver, keep=True)
+        env = cls(url=url, api_key=api_key, approver=approver, keep=True, renew=renew)
         try:
             env._take(env.service.json(Call("GET", _path_of(id), repeatable=True)))
         except BaseException:
@@ -210,9 +212,8 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             self.limits = Limits(**found["limits"])
             self._policy = SandboxSpec.from_data({"network": found["network"]}).network
             self._description = {str(name): str(text) for name, text in (found["description"] or {}).items()}
-            self._life_seconds = float(found["time_to_live_seconds"])
-            self._renew_at = time.monotonic() + self._life_seconds / 2
-        except (KeyError, TypeError, AttributeError) as error:
+            self.life.note(found)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise nonsense(self.service, "/v1/sandboxes") from error
 
     def _fill(self) -> None:
@@ -280,17 +281,11 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         changes = {"time_to_live_seconds": time_to_live_seconds, "metadata": None if metadata is None else dict(metadata)}
         self._change("PATCH", "", {name: value for name, value in changes.items() if value is not None})
 
-    @property
-    def is_to_renew(self) -> bool:
-        """Whether half of a time is over that goes on while the sandbox is used."""
-        return self._renews and time.monotonic() > self._renew_at
-
     def renew(self) -> None:
-        """Have the sandbox live on if half of its time is over; a service that refuses ends it."""
-        if self.is_to_renew:
-            self._renew_at = time.monotonic() + self._life_seconds / 2
+        """Have the time to live begin anew if it is to; a service that refuses ends the sandbox."""
+        if self.life.is_to_renew:
             with suppress(SandboxError):
-                self.update(time_to_live_seconds=self._life_seconds)
+                self.update(time_to_live_seconds=self.life.begin())
 
     def _change(self, method: str, place: str, body: Mapping[str, Any] | None = None) -> None:
         data = None if body is None else json.dumps(body).encode()

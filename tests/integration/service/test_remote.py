@@ -217,7 +217,8 @@ def test_an_hour_that_nobody_asked_for_goes_on(service: ServiceProcess, make: Ma
     """An agent's run of two hours lost its sandbox in the middle."""
     from sandbox.client.service import Call
 
-    for options, renewed in (({}, True), ({"time_to_live_seconds": 600.0}, False), ({"keep": True}, False)):
+    asked = {"time_to_live_seconds": 600.0}
+    for options, renewed in (({}, True), ({"keep": True}, True), (asked, False), ({**asked, "renew": True}, True)):
         env = make(**options).start()
 
         def ends() -> str:
@@ -226,9 +227,16 @@ def test_an_hour_that_nobody_asked_for_goes_on(service: ServiceProcess, make: Ma
         first = ends()
         done(env.run("true"))
         assert ends() == first
-        env._renew_at = 0.0  # half an hour later
+        env.life.renew_at = 0.0  # half an hour later
         done(env.run("true"))
         assert (ends() > first) == renewed
+        env.update(time_to_live_seconds=2 * env.life.seconds)
+        for renew in (False, True):
+            with RemoteEnvironment.attach(env.id, url=service.url, api_key=service.key, renew=renew) as other:
+                first = ends()
+                other.life.renew_at -= env.life.seconds
+                done(other.run("true"))
+                assert (ends() > first) == renew
 
 
 def test_forks_go_their_own_way(service: ServiceProcess, make: Make) -> None:
