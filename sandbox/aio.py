@@ -81,7 +81,11 @@ class AsyncEnvironment(GeneratedCoroutines):
         return f"<AsyncEnvironment of {self.environment!r}>"
 
     async def __aenter__(self) -> Self:
-        return await self.start()
+        try:
+            return await self.start()
+        except BaseException:  # cancelled, for one: the start goes on in its thread, and nobody else would close what it makes
+            await self.close()
+            raise
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
@@ -92,17 +96,19 @@ class AsyncEnvironment(GeneratedCoroutines):
         return self
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close the environment, see ``SandboxedEnvironment.close``; may be called more than once."""
-        try:
-            await asyncio.to_thread(partial(self.environment.close, wait=True) if wait else self.environment.close)
-        finally:
-            self._pool.shutdown(wait=False)
-            self._waiters.shutdown(wait=False)
+        """Close the environment, see ``SandboxedEnvironment.close``; may be called more than once.
+
+        If the task is cancelled meanwhile, it is closed all the same.
+        """
+        await self._end(partial(self.environment.close, wait=True) if wait else self.environment.close)
 
     async def remove(self) -> None:
         """See ``SandboxedEnvironment.remove``; may be called more than once."""
+        await self._end(self.environment.remove)
+
+    async def _end(self, end: Callable[[], None]) -> None:
         try:
-            await asyncio.to_thread(self.environment.remove)
+            await asyncio.shield(asyncio.to_thread(end))  # a call that no thread has begun yet could be cancelled
         finally:
             self._pool.shutdown(wait=False)
             self._waiters.shutdown(wait=False)
@@ -310,7 +316,7 @@ class AsyncEnvironment(GeneratedCoroutines):
             return await asyncio.shield(under_way)
         except asyncio.CancelledError:
             token.cancel()
-            await _settled(under_way)
+            await settled(under_way)
             raise
 
     def stream(self, command: str | Sequence[str] | None = None, **options: Unpack[AsyncRunOptions]) -> OutputOfCommand:
@@ -426,7 +432,7 @@ class OutputOfCommand:
         finally:
             self._given_up = True
             self._token.cancel() if not command.done() else None
-            await _settled(command)
+            await settled(command)
 
     def _on_output(self, loop: asyncio.AbstractEventLoop) -> OnOutput:
         def take(stream: StreamName, text: str) -> None:
@@ -449,7 +455,7 @@ def _from_loop(source: AsyncIterable[bytes], loop: asyncio.AbstractEventLoop) ->
         yield piece
 
 
-async def _settled(future: asyncio.Future[Any]) -> None:
+async def settled(future: asyncio.Future[Any]) -> None:
     """Wait until ``future`` is done, whatever comes of it, also if this task is cancelled again."""
     while not future.done():
         with suppress(asyncio.CancelledError):

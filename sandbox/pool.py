@@ -1,7 +1,7 @@
 """SandboxPool: sandboxes that were started ahead, so that a caller gets one in milliseconds.
 
-A member has a container whose guest was greeted and has run nothing of anybody's (``SandboxedEnvironment.stand_by``). Acquiring
-one tells its guest what depends on the caller, in one request. Nothing is used twice: closing a sandbox destroys it.
+A member has a container whose guest was greeted and has run nothing for anybody (``SandboxedEnvironment.stand_by``). Acquiring
+one tells its guest, in one request, what depends on the caller. Nothing is used twice: closing a sandbox destroys it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sandbox.network.policy import Network
 from sandbox.pipe import forked_processes as forks
 from sandbox.text.wording import value_text
 
-from .aio import AsyncEnvironment
+from .aio import AsyncEnvironment, settled
 from .argument_types import check_types
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 from .limits import Limits
@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MAX_AGE_SECONDS = 1800.0
 DEFAULT_ACQUIRE_SECONDS = 60.0
-# Members that one caller is given, if those before turn out to be dead when they are asked to begin.
+# How many members a caller is given, one after the other, if they turn out to be dead when they are asked to begin.
 MOST_TRIES = 3
-MOST_WAIT_SECONDS = 3600.0  # at once: no lock can be waited for longer than some years
+MOST_WAIT_SECONDS = 3600.0  # in one call: a lock cannot be waited for longer than some years
 # What the container of a member does not have; the pool's are the defaults of ``acquire``.
 _OF_CALLERS = ("env", "workspace", "network", "approver")
 # Options of one sandbox that outlives its program, and their defaults: the engine is told when it makes the container.
@@ -56,7 +56,7 @@ _KEPT = {"keep": False, "keep_seconds": 3600.0, "name": None}
 
 
 class AcquireOptions(TypedDict, total=False):
-    """What a sandbox of a pool gets when it is acquired; what is missing or None is as the pool has it."""
+    """What a sandbox of a pool gets when it is acquired. The pool's own value is used for what is missing or None."""
 
     env: Mapping[str, str] | None
     network: Network | None
@@ -111,15 +111,16 @@ class _Pool(Generic[E]):
         """Return the options of the sandbox for one caller. Raises SandboxError, TypeError."""
         forks.check(self._pid)
         chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        _refuse_kept(given)
         if unknown := [name for name in given if name not in AcquireOptions.__annotations__]:
             raise TypeError(
-                f"acquire() has no option {unknown[0]!r}: give it to the pool if DockerEnvironment has it. "
-                f"Here: {', '.join(AcquireOptions.__annotations__)}."
+                f"acquire() has no option {unknown[0]!r}. It has {', '.join(AcquireOptions.__annotations__)}; what makes the "
+                "container, such as image and limits, is given to the pool."
             )
         if "network" in chosen and _is_bridge(chosen["network"]) != self._bridge:
             raise _invalid(
-                f"The containers of this pool have {'the' if self._bridge else 'no'} bridge, which cannot be changed.",
-                "Give network=Network.bridge() to the pool, and to all of it or nothing.",
+                f"The containers of this pool were made {'with' if self._bridge else 'without'} a bridge, which cannot be changed.",
+                f"Use another pool for sandboxes {'without' if self._bridge else 'with'} Network.bridge().",
             )
         clocks = {name: chosen.pop(name) for name in ("lifetime_seconds", "idle_seconds") if name in chosen}
         if clocks:
@@ -143,8 +144,8 @@ class _Pool(Generic[E]):
         most = "" if self._max_size is None else f" of at most {self._max_size}"
         return SandboxError(
             ErrorCode.capacity,
-            f"No sandbox of the pool was ready within {seconds:g} s: {found.in_use}{most} are in use, {found.creating} are being "
-            f"made, and {found.waiting} callers wait.",
+            f"No sandbox of the pool was ready within {seconds:g} s (in use: {found.in_use}{most}; being made: {found.creating}; "
+            f"callers waiting: {found.waiting}).",
             "Try again later, close sandboxes that are not needed, or make the pool larger.",
             retryable=True,
         )
@@ -155,10 +156,10 @@ class SandboxPool(_Pool[E]):
 
     ``options`` are those of ``DockerEnvironment``, or a ``spec`` has them, with ``parts`` for what a spec cannot hold (see
     ``DockerEnvironment.from_spec``). Image, profile, limits, disk, runtime and the names of services make the containers.
-    ``env``, ``network``, ``workspace`` and ``approver`` stay on the host until a sandbox is acquired, and ``acquire`` may be given
-    others. Refused are ``keep``, ``keep_seconds``, ``name``, and services in sandboxes of their own.
+    ``env``, ``network``, ``workspace`` and ``approver`` stay on the host until a sandbox is acquired, and ``acquire`` can replace
+    them. ``keep``, ``keep_seconds``, ``name``, and services in sandboxes of their own are refused.
 
-    ``max_size`` bounds the sandboxes of the pool, acquired ones included: further callers wait until one is closed. Members older
+    ``max_size`` bounds the sandboxes of the pool, acquired ones included: callers beyond it wait until one is closed. Members older
     than ``max_age_seconds`` are replaced. ``environment`` makes the sandboxes: ``LocalEnvironment``, for one.
 
     May be used by many threads, which are served in the order in which they came. Sandboxes that were acquired live on when the
@@ -173,8 +174,8 @@ class SandboxPool(_Pool[E]):
     def close(self, *, wait: bool = False) -> None:
         """Destroy the members that nobody acquired; callers that wait get ``sandbox_closed``. May be called more than once.
 
-        Returns when they have been told to end, and those that were being made; ``wait`` waits until they are gone. Does nothing in
-        a process that was forked from the one that made the pool.
+        Returns when they have been told to end, those that were being made included; ``wait`` waits until they are gone, also after
+        an earlier ``close``. Does nothing in a process that was forked from the one that made the pool.
         """
         self._members.close(wait=wait)
 
@@ -225,7 +226,7 @@ class AsyncSandboxPool(_Pool[Any]):
 
     async def close(self, *, wait: bool = False) -> None:
         """See ``SandboxPool.close``."""
-        await asyncio.to_thread(partial(self._members.close, wait=wait))
+        await asyncio.shield(asyncio.to_thread(partial(self._members.close, wait=wait)))
 
     async def acquire(
         self, *, timeout_seconds: float = DEFAULT_ACQUIRE_SECONDS, **options: Unpack[AcquireOptions]
@@ -246,8 +247,8 @@ class AsyncSandboxPool(_Pool[Any]):
                 begun = loop.run_in_executor(None, self._begin, waiter, timeout_seconds)
                 return AsyncEnvironment(await asyncio.shield(begun))
             except BaseException as error:
-                if begun is not None and not begun.done():
-                    await asyncio.wait([begun])
+                if begun is not None:  # it cannot be stopped, and what it has started must not be lost
+                    await settled(begun)
                 await asyncio.shield(asyncio.to_thread(self._members.leave, waiter))
                 if not (isinstance(error, SandboxUnavailableError) and tries_left):
                     raise
@@ -264,7 +265,7 @@ def _deadline(timeout_seconds: float) -> float:
     """Return the monotonic time at which a wait of that many seconds ends. Raises TypeError, SandboxError."""
     check_types("acquire", timeout_seconds=(timeout_seconds, int | float))
     if not timeout_seconds >= 0:
-        raise _invalid(f"timeout_seconds={value_text(timeout_seconds)} is no time to wait.", "Give 0 or more seconds.")
+        raise _invalid(f"timeout_seconds={value_text(timeout_seconds)} is not a time to wait.", "Give 0 or more seconds.")
     return time.monotonic() + timeout_seconds
 
 
@@ -282,7 +283,7 @@ def _check_sizes(size: int, max_size: int | None, max_age_seconds: float | None)
     if max_size is not None and max_size < size:
         raise _invalid(f"max_size={max_size} is less than size={size}.", f"Give {size} or more, or leave it out.")
     if max_age_seconds is not None and not max_age_seconds > 0:
-        raise _invalid(f"max_age_seconds={max_age_seconds} is no age.", "Give a positive number of seconds, or None.")
+        raise _invalid(f"max_age_seconds={max_age_seconds} is not an age.", "Give a positive number of seconds, or None.")
 
 
 def _check_options(
@@ -293,7 +294,7 @@ def _check_options(
         if options or environment is not None:
             other = "environment" if environment is not None else next(iter(options))
             raise _invalid(
-                f"A pool takes a spec or options, not both: {other} was given beside it.", f"Leave out {other}."
+                f"A pool takes a spec or options, not both: {other} was given as well.", f"Leave out {other}."
             )
         from sandbox.docker.spec import HostParts as Parts
 
@@ -301,11 +302,7 @@ def _check_options(
         options = {name: value for name, value in options.items() if value != _KEPT.get(name, options)}
     elif parts is not None:
         raise _invalid("A pool was given parts without a spec.", "Give the spec that they belong to.")
-    if kept := [name for name in _KEPT if name in options]:
-        raise _invalid(
-            f"A pool cannot have {kept[0]}: it belongs to one sandbox, whose container is made for it.",
-            f"Make that sandbox by itself: DockerEnvironment({kept[0]}=...).",
-        )
+    _refuse_kept(options)
     from sandbox.network.services.host_services import split_services
 
     if beside := split_services(options.get("services"))[1]:
@@ -314,6 +311,20 @@ def _check_options(
             "Make that sandbox by itself: DockerEnvironment(services=...).",
         )
     return options
+
+
+def _refuse_kept(options: Mapping[str, Any]) -> None:
+    """Raise SandboxError ``invalid_configuration`` for what no sandbox of a pool can have."""
+    if kept := [name for name in _KEPT if name in options]:
+        raise _invalid(
+            f"A sandbox of a pool cannot have {kept[0]}: the engine is told that when it makes the container, before anybody "
+            "acquires it.",
+            f"Make that sandbox by itself: DockerEnvironment({kept[0]}=...).",
+        )
+    if "metadata" in options:
+        raise _invalid(
+            "Gamebox stores no metadata with a sandbox.", "Keep it in your program, under the sandbox's container_id."
+        )
 
 
 def _docker_environment() -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Sandboxes that stand by in a pool: made ahead, one after the other, replaced when they are dead or old, given out in order."""
+"""Sandboxes that stand by in a pool: made ahead of time, replaced when they are dead or old, and handed out in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import queue
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,17 +20,17 @@ from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.pipe import forked_processes as forks
 
 from .errors import ErrorCode, SandboxError
-from .interrupts import Shield
+from .interrupts import Shield, exit_seconds_left, interpreter_ends
 
 E = TypeVar("E", bound=SandboxedEnvironment)
 log = logging.getLogger(__name__)
 
-# At once, for callers that wait; refilling makes one at a time.
+# How many are made at once for callers that wait; refilling makes one at a time.
 MOST_AT_ONCE = 4
 # Refilling leaves the processors to the first commands in what was acquired: it begins this long after the last acquire, and no
 # later than MOST_QUIET_SECONDS after the first of several.
 QUIET_SECONDS, MOST_QUIET_SECONDS = 0.1, 1.0
-# How often it is looked whether a waiting member has died.
+# How often to look whether a waiting member has died.
 LOOK_SECONDS = 1.0
 # How long ``close`` waits for sandboxes that are being made, which cannot be interrupted.
 CLOSE_SECONDS = 10.0
@@ -42,8 +41,8 @@ _BACK_OFF = tenacity.wait_exponential(multiplier=0.5, max=30.0)
 class PoolStats:
     """The state of a pool. The last four are totals since it was made.
 
-    ``ready`` members wait for callers, ``waiting`` callers for members; ``creating`` is under way; ``in_use`` are acquired and not
-    closed. ``discarded`` members died, or were too old, before anybody acquired them.
+    ``ready`` members wait for callers, ``waiting`` callers wait for members, ``creating`` members are being made, and ``in_use``
+    sandboxes were acquired and not closed. ``discarded`` members died, or grew too old, before anybody acquired them.
     """
 
     ready: int
@@ -58,7 +57,7 @@ class PoolStats:
 
 @dataclass(slots=True, eq=False)
 class Member(Generic[E]):
-    """A sandbox that stands by since then (monotonic)."""
+    """A sandbox that has stood by since ``since`` (monotonic)."""
 
     environment: E
     since: float
@@ -102,7 +101,7 @@ class Standby(Generic[E]):
         self._ready: deque[Member[E]] = deque()
         self._waiting: deque[Waiter[E]] = deque()
         self._creating = 0
-        self._in_use: weakref.WeakSet[E] = weakref.WeakSet()
+        self._in_use: set[E] = set()  # also those that their callers dropped without closing them: they still run
         self._totals = _Totals()
         self._last_acquire = self._missing_since = self._not_before = 0.0  # monotonic
         self._failed_in_a_row = 0
@@ -119,10 +118,13 @@ class Standby(Generic[E]):
                     self._keeper = threading.Thread(target=self._keep_full, name="gamebox-pool", daemon=True)
             if begins and self._keeper is not None:
                 self._keeper.start()
-                atexit.register(self.close)
+                atexit.register(self._close_at_exit)
 
-    def close(self, *, wait: bool = False) -> None:
-        """See ``SandboxPool.close``."""
+    def _close_at_exit(self) -> None:
+        self.close(most_seconds=exit_seconds_left())
+
+    def close(self, *, wait: bool = False, most_seconds: float = CLOSE_SECONDS) -> None:
+        """See ``SandboxPool.close``. Waits up to ``most_seconds`` for sandboxes that are being made."""
         if forks.forked_since(self._pid):
             return
         with Shield(), self._lock:
@@ -132,16 +134,15 @@ class Standby(Generic[E]):
                 waiter.wake()
             self._waiting.clear()
         self._bell.put(None)
-        left = list(self._ready)
-        while self._ready:
-            _end(self._ready[0].environment)  # stays there until it is closed: a Ctrl-C must not lose it
-            self._ready.popleft()
-        until = time.monotonic() + CLOSE_SECONDS
+        # From now on none is taken out: a Ctrl-C must not lose one, and a later call may wait for them.
+        for member in tuple(self._ready):
+            _end(member.environment)
+        until = time.monotonic() + most_seconds
         while self._creating and time.monotonic() < until:
             time.sleep(0.005)
-        for member in left if wait else ():
+        for member in tuple(self._ready) if wait else ():
             member.environment.close(wait=True)
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
 
     def __repr__(self) -> str:
         return "closed" if self._closed else f"{len(self._ready)} of {self._size} ready, {len(self._in_use)} in use"
@@ -184,7 +185,7 @@ class Standby(Generic[E]):
             self._last_acquire = time.monotonic()
 
     def leave(self, waiter: Waiter[E]) -> None:
-        """Undo ``enter``: a member that was told nothing is there for others, any other is destroyed."""
+        """Undo ``enter``: a member that was not told to begin goes back to the others, any other is destroyed."""
         with Shield(), self._lock:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
@@ -226,8 +227,10 @@ class Standby(Generic[E]):
 
     def _keep_full(self) -> None:
         """Make members as callers need them, replace those that are dead or old, and refill. Runs in a thread of its own."""
-        while not self._closed:
+        while True:
             with self._lock:
+                if self._closed:
+                    return
                 stale = [member for member in self._ready if not self._is_fresh(member)]
                 self._ready = deque(member for member in self._ready if member not in stale)
                 self._totals.discarded += len(stale)
@@ -246,13 +249,17 @@ class Standby(Generic[E]):
 
     def _due(self) -> int:
         """Return how many members to begin to make now; the lock is held."""
-        under_way = self._creating
-        room = min(MOST_AT_ONCE - under_way, self._max_size - len(self._in_use) - len(self._ready) - under_way)
-        if self._closed or room <= 0:
+        under_way, room = self._creating, self._room()
+        if room <= 0 or interpreter_ends():
             return 0
         if len(self._waiting) > under_way:
             return int(min(len(self._waiting) - under_way, room))
         return int(not under_way and len(self._ready) < self._size and time.monotonic() >= self._refill_at())
+
+    def _room(self) -> float:
+        """Return how many members may be begun; the lock is held."""
+        under_way = self._creating
+        return min(MOST_AT_ONCE - under_way, self._max_size - len(self._in_use) - len(self._ready) - under_way)
 
     def _refill_at(self) -> float:
         quiet = min(self._last_acquire + QUIET_SECONDS, self._missing_since + MOST_QUIET_SECONDS)
@@ -262,7 +269,7 @@ class Standby(Generic[E]):
         """Return the seconds until the keeper looks again if nothing rings."""
         with self._lock:
             due = [time.monotonic() + LOOK_SECONDS]
-            if not self._creating and len(self._ready) < self._size:
+            if not self._creating and len(self._ready) < self._size and self._room() > 0:
                 due.append(self._refill_at())
             due += [member.since + self._max_age for member in self._ready]
             return max(0.001, min(due) - time.monotonic())
@@ -276,22 +283,24 @@ class Standby(Generic[E]):
         except SandboxError as raised:
             error = raised
         except Exception as raised:  # whatever it is, the caller who waits must get it
-            log.exception("a sandbox of a pool could not be made")
+            if not interpreter_ends():
+                log.exception("a sandbox of a pool could not be made")
             error = _start_failed(raised)
         self._finish(environment, error)
 
     def _finish(self, environment: E | None, error: SandboxError | None) -> None:
         """Take a member that was made, or note why it was not."""
         with self._lock:
-            if error is not None and not self._closed:
+            closed = self._closed
+            if error is None and environment is not None:
+                self._ready.append(Member(environment, time.monotonic()))
+            if error is not None and not closed:
                 self._fail(error)
-            elif environment is not None and not self._closed:
+            elif not closed:
                 self._failed_in_a_row, self._not_before = 0, 0.0
                 self._totals.created += 1
-                self._ready.append(Member(environment, time.monotonic()))
                 self._serve_waiting()
-                environment = None
-        if environment is not None:
+        if environment is not None and (closed or error is not None):
             _end(environment)
         with self._lock:
             self._creating -= 1
@@ -308,7 +317,7 @@ class Standby(Generic[E]):
             waiter = self._waiting.popleft()
             waiter.error = error
             waiter.wake()
-        else:
+        elif not interpreter_ends():
             log.warning("a pool could not make a sandbox: %s", error)
 
 
@@ -321,7 +330,7 @@ def _end(environment: SandboxedEnvironment) -> None:
 
 
 def _closed() -> SandboxError:
-    return SandboxError(ErrorCode.sandbox_closed, "The pool was closed.", "Make another one.")
+    return SandboxError(ErrorCode.sandbox_closed, "The pool was closed.", "Make another pool.")
 
 
 def _start_failed(error: Exception) -> SandboxError:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from agent.core.loop.layers import Layer
 from agent.core.loop.turns import Call, entered
 from sandbox import operations as op
-from sandbox.envelope import Envelope
+from sandbox.envelope import Envelope, Failure
 from sandbox.environment.base import ActionLike, Approver, Environment
 from sandbox.environment.secrets import Secrets
 from sandbox.operations import Request
@@ -39,6 +39,9 @@ class WrappedEnvironment(Environment):
 
     def execute(self, operation: str, args: Mapping[str, Any], *, watch: Watch | None = None) -> Envelope[Any]:
         return self.inner.execute(operation, args, watch=watch)
+
+    def validated(self, operation: str, args: Mapping[str, Any]) -> Request | Failure[Any]:
+        return self.inner.validated(operation, args)
 
     def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
         return self.inner.perform(request) if watch is None else self.inner.perform(request, watch)

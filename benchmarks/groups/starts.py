@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -52,14 +54,31 @@ def docker_run(image: str) -> float:
             docker.from_env().api.remove_container(name, force=True)
 
 
+@contextlib.contextmanager
+def installed() -> Iterator[dict[str, str]]:
+    """Give the variables with which a process finds its modules compiled, as pip leaves them where it installs.
+
+    A checkout may have none, for PYTHONDONTWRITEBYTECODE: each process then compiles all that it imports, which takes as long
+    again.
+    """
+    with tempfile.TemporaryDirectory() as compiled:
+        yield {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": compiled}
+
+
 def starts(options: Options) -> Iterator[Row]:
     """Measure cold starts and closes."""
+    with installed() as environ:
+        yield from _starts(options, environ)
+
+
+def _starts(options: Options, environ: dict[str, str]) -> Iterator[Row]:
     closes: dict[str, list[float]] = {name: [] for name in (*DISKS, "docker-py")}
     processes: list[float] = []
 
     def cold(name: str) -> float:
         before = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", COLD, options.image, DISKS[name]], check=True, capture_output=True)
+        command = [sys.executable, "-c", COLD, options.image, DISKS[name]]
+        done = subprocess.run(command, env=environ, check=True, capture_output=True)
         taken, close = json.loads(done.stdout)
         closes[name].append(close)
         if name == "on disk":
@@ -124,11 +143,16 @@ def _wait_until_full(warm: SandboxPool[Any]) -> None:
 
 def cli(options: Options) -> Iterator[Row]:
     """Measure the command line as a whole process; the further figure is its processor time."""
+    with installed() as environ:
+        yield from _cli(options, environ)
+
+
+def _cli(options: Options, environ: dict[str, str]) -> Iterator[Row]:
     spent: dict[str, list[float]] = defaultdict(list)
 
     def process(name: str, *command: str) -> float:
         before = machine.children_ms()
-        taken = milliseconds(lambda: subprocess.run(command, check=True, capture_output=True))
+        taken = milliseconds(lambda: subprocess.run(command, env=environ, check=True, capture_output=True))
         spent[name].append(machine.children_ms() - before)
         return taken
 
@@ -139,7 +163,7 @@ def cli(options: Options) -> Iterator[Row]:
 
     def cold_create() -> float:
         command = [sys.executable, "-c", COLD, options.image, "auto"]
-        return float(json.loads(subprocess.run(command, check=True, capture_output=True).stdout)[0])
+        return float(json.loads(subprocess.run(command, env=environ, check=True, capture_output=True).stdout)[0])
 
     helps = {python: lambda: process(python, sys.executable, "-c", "pass"), usage: lambda: process(usage, GAMEBOX, "--help")}
     yield with_processor(take_turns(helps, options.rounds(30)).row(usage, python, Goal("p50", 120.0)))

@@ -25,7 +25,7 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
 from sandbox.docker.engine.turns import turns
 from sandbox.docker.images.images import ensure_image, image_variables
-from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, forget_runtime
+from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
 from sandbox.docker.kept.owners import Ownership
@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 _MOUNT_FAILED = re.compile(r"failed to mount local volume|error while mounting volume")
 # The engine tells of a kill for memory a moment after it.
 OOM_SECONDS = 0.5
+# How long a busy engine has to wake a sandbox whose pause or resume was interrupted: it would stay paused for good.
+WAKE_SECONDS = 10
 
 
 class DockerBackend:
@@ -176,19 +178,25 @@ class DockerBackend:
             self.kept = Kept(self.name, kept.new_token(), spec, disk, names)
             self._ownership = self._ownership or owners.claim(self.name)
         try:
-            try:
-                stream = self._started(client, image_id, runtime, disk, request)
-            except SandboxError as error:
-                if runtime.argv[0] not in error.message and (not runtime.hosts or runtime.hosts not in error.message):
-                    raise
-                # Somebody removed the runtime volume: /etc/hosts is missing, or the engine silently mounted a new, empty volume.
-                self._undo_create()
-                forget_runtime(client)
-                runtime = ensure_runtime(client, report=self._report)
-                stream = self._started(client, image_id, runtime, disk, request)
+            return self._started_anyhow(client, image_id, runtime, disk, request)
         except SandboxError as error:
             raise enforcement.refusal(error, self._limits) from error
-        return runtime, stream
+
+    def _started_anyhow(
+        self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
+    ) -> tuple[RuntimeVolume, AttachStream]:
+        """Start the container, also if somebody removed the runtime volume: a file of it cannot be mounted, or the engine silently
+        mounted a new, empty volume. If the files still cannot be mounted, this engine mounts none by a path.
+        """
+        for repair in (remake_runtime, runtime_without_etc):
+            try:
+                return runtime, self._started(client, image_id, runtime, disk, request)
+            except SandboxError as error:
+                if not runtime.is_named_in(error.message):
+                    raise
+                self._undo_create()
+                runtime = repair(client, self._report)
+        return runtime, self._started(client, image_id, runtime, disk, request)
 
     def _started(
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
@@ -206,6 +214,8 @@ class DockerBackend:
             names=request.names,
         )
         watch(client).wait_until_open()
+        with contextlib.suppress(RuntimeError):  # no more threads: then ``close`` does its work
+            remover.begin()
         with translated():
             with kept.naming(client, self.name, spec.name if spec.keep else None):
                 self._creating = True
@@ -292,8 +302,8 @@ class DockerBackend:
         return closed
 
     def wait_until_gone(self) -> None:
-        if self._removal is not None:
-            self._removal.wait()
+        if self._removal is not None and not self._removal.wait():
+            log.warning("sandbox %s is still being removed", self.name)
 
     # Death
 
@@ -334,7 +344,7 @@ class DockerBackend:
         except BaseException as error:
             if not isinstance(error.__cause__, docker.errors.APIError):  # else it was refused
                 with contextlib.suppress(SandboxError), translated():
-                    connect(postmortem.ENGINE_SECONDS).api.unpause(self._running())
+                    connect(WAKE_SECONDS).api.unpause(self._running())
             raise
 
     def thaw(self) -> None:
@@ -343,7 +353,7 @@ class DockerBackend:
                 connect().api.unpause(self._running())
         except SandboxError:
             # It may be awake already: by a call whose answer was not heard because of a Ctrl-C, or from outside.
-            if postmortem.container_state(self._running()) != "running":
+            if postmortem.container_state(self._running(), WAKE_SECONDS) != "running":
                 raise
 
     def _running(self) -> str:

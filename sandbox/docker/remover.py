@@ -6,13 +6,14 @@ import atexit
 import contextlib
 import logging
 import os
+import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sandbox.interrupts import Shield
+from sandbox.interrupts import Shield, exit_seconds_left
 
 from .container import removal
 from .engine.client import engine_address
@@ -24,8 +25,6 @@ log = logging.getLogger(__name__)
 END_SECONDS = 1.0
 # The engine removes a container that has ended in some 40 ms, and in seconds if a hundred end at once.
 REMOVED_SECONDS = 10.0
-EXIT_SECONDS = 10.0
-"""How long the end of the interpreter waits for all of them."""
 WAIT_SECONDS = 60.0
 _TURN_SECONDS = 0.05
 
@@ -83,7 +82,7 @@ class Removal:
 
 
 class Remover:
-    """Finishes removals one after the other, in the order of their closes; a thread runs while there are any."""
+    """Finishes removals one after the other, in the order of their closes, in a thread of its own."""
 
     def __init__(self) -> None:
         self.forget()
@@ -92,23 +91,31 @@ class Remover:
         """Begin with nothing to do; also in a forked process, whose parent finishes what it has closed."""
         self._lock = threading.Lock()
         self._queue: deque[Removal] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # rings once for each
         self._works = False
 
-    def add(self, closed: Removal) -> None:
-        """Have the removal finished, and return at once."""
+    def begin(self) -> None:
+        """Start the thread: from Python 3.12 on, the end of the interpreter can start none. Raises RuntimeError."""
         with Shield(), self._lock:
             if not self._works:
-                threading.Thread(target=self._work, name="gamebox-remover", daemon=True).start()  # waits for the lock
+                threading.Thread(target=self._work, name="gamebox-remover", daemon=True).start()
                 self._works = True
+
+    def add(self, closed: Removal) -> None:
+        """Have the removal finished, and return at once; without a thread to do it, when it is finished."""
+        try:
+            self.begin()
+        except RuntimeError:  # this process may have no more threads
+            closed.finish()
+            return
+        with Shield(), self._lock:
             self._queue.append(closed)
+            self._bell.put(None)
 
     def _work(self) -> None:
         while True:
-            with self._lock:
-                if not self._queue:
-                    self._works = False
-                    return
-                closed = self._queue[0]
+            self._bell.get()
+            closed = self._queue[0]
             try:
                 closed.finish()
             except Exception:
@@ -128,7 +135,7 @@ class Remover:
     def finish_at_exit(self) -> None:
         """Wait at the end of the interpreter; Ctrl-C ends the wait: the sandboxes end by themselves."""
         with contextlib.suppress(KeyboardInterrupt):
-            if not self.wait(EXIT_SECONDS):
+            if not self.wait(exit_seconds_left()):
                 log.warning("%d closed sandboxes are still being removed", len(self._queue))
 
 

@@ -16,6 +16,7 @@ from sandbox.argument_types import HOST_PATH, check_types
 from sandbox.backend import Backend, Description, GuestStream, StartRequest
 from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.interrupts import Shield
 from sandbox.limits import Limits
 from sandbox.messages.faults import fault_error, violation
 from sandbox.network.connections import Connection
@@ -161,7 +162,7 @@ class SandboxedEnvironment(Environment):
             self._services.finish()
         except BaseException:
             self._detaches = self.backend.attached  # one that is to be kept is not left by a start that failed
-            self.close(wait=True)
+            self.close(wait=self.backend is self._asked)  # one that stood by has no name to give back, and its caller a deadline
             raise
 
     def _connect(self) -> Transport:
@@ -236,7 +237,8 @@ class SandboxedEnvironment(Environment):
     def adopt(self, member: Self, at_close: Callable[[], None]) -> None:
         """Have ``start`` take the sandbox of ``member``, which stands by; ``at_close`` is called when this one is closed."""
         self._at_close = at_close
-        self.backend, self._standing_by = member.give_away(self.backend)
+        with Shield():  # a Ctrl-C half-way would leave a sandbox that nobody can close
+            self.backend, self._standing_by = member.give_away(self.backend)
 
     def give_away(self, backend: Any) -> tuple[Any, Transport | None]:
         """Return backend and transport of the sandbox that stands by, to ``adopt`` it; ``backend``, unused, stays here instead."""
@@ -263,7 +265,8 @@ class SandboxedEnvironment(Environment):
         limits = {**asdict(self.limits), "network": self.network.mode, "tell_changes": self.track_changes}
         if stands_by:
             limits.update(dict.fromkeys(self._clocks()))
-        return {**opened.hello, "place": {**opened.place, "limits": limits, "read_roots": list(self.read_roots)}}
+        place = {**opened.place, "limits": limits, "read_roots": list(self.read_roots)}
+        return {**opened.hello, "stands_by": stands_by, "place": place}
 
     def _fill(self) -> None:
         """Copy in what the sandbox starts with. Raises SandboxError."""

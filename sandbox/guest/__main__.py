@@ -1,8 +1,8 @@
 """Start the guest: read the host's HELLO, harden this process, start the launcher, serve.
 
-The host sends first: a HELLO with {"protocol", "place", "isolated"}, and {"keep"} if the sandbox may outlive its host (see
-``loop.host_lease``). The guest answers with its own HELLO: {"protocol", "python"} and the limits that the kernel enforces. If it
-cannot serve, it writes the reason to stderr and exits.
+The host sends first: a HELLO with {"protocol", "place", "isolated"}, {"keep"} if the sandbox may outlive its host (see
+``loop.host_lease``), and {"stands_by"} until somebody acquires it. The guest answers with its own HELLO: {"protocol", "python"} and
+the limits that the kernel enforces. If it cannot serve, it writes the reason to stderr and exits.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def main() -> None:
         _refuse(error)
     if isolated:
         release_start()
+    if hello.get("stands_by") is True:
+        processes.rehearse()
     code = reactor.run()
     if not isolated:
         processes.stop_all()

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 # The major number of loop devices in st_dev; see loop(4).
 _LOOP_MAJOR = 7
-# A shorter file is written out before the answer: that takes no longer than what it takes to do it later.
-LONG_BYTES = 64 << 10
-# While more than this is free on the host's disk, long files are written out after the answer.
+# While more than this is free on the host's disk, files are written out after the answer.
 MARGIN_BYTES = 4 << 30
 # Each that waits holds a descriptor.
-MOST_WAITING = 64
+MOST_WAITING = 256
 # A file that is replaced or deleted within this time is never written out.
 LATER_SECONDS = 0.3
+# Of the files whose bytes were lost; the others are counted.
+MOST_NAMED = 5
 
 
 class WriteOut:
@@ -36,53 +36,80 @@ class WriteOut:
         self._host_disk = host_disk
         self._lock = Lock()
         self._waiting: deque[tuple[float, int, int, str]] = deque()  # when due, a descriptor, its size, its path for people
-        self._lost: deque[str] = deque(maxlen=20)
+        self._bytes = 0  # of those that wait, and of the one that is being written out
+        self._works = False
+        self._lost: list[str] = []  # paths of files whose bytes were lost since the last notice
 
     def settle(self, file: int, path: str) -> None:
-        """Write out a file that is complete, unless it is in memory; a long one later if the host has much room. Raises OSError."""
+        """Write out a file that is complete, unless it is in memory; later if the host has much room. Raises OSError."""
         status = os.fstat(file)
-        if os.major(status.st_dev) != _LOOP_MAJOR:
-            return
-        if status.st_size < LONG_BYTES or not self._postpone(file, status.st_size, path):
+        if os.major(status.st_dev) == _LOOP_MAJOR and not self._postpone(file, status.st_size, path):
             os.fsync(file)
 
     def _postpone(self, file: int, size: int, path: str) -> bool:
-        """Have the file written out in a moment. Returns False if that is not safe, or no thread can be started."""
+        """Have the file written out in a moment. Returns False if that is not safe, or cannot be done."""
         if self._host_disk is None:
             return False
         with self._lock:
             found = os.statvfs(self._host_disk)
-            free = found.f_bavail * found.f_frsize - sum(size for _, _, size, _ in self._waiting)
-            if free < MARGIN_BYTES + size or len(self._waiting) >= MOST_WAITING:
+            if found.f_bavail * found.f_frsize - self._bytes < MARGIN_BYTES + size:
                 return False
-            if not self._waiting:
+            if len(self._waiting) >= MOST_WAITING and not self._drop_replaced():
+                return False
+            try:
+                # Only for reading: the kernel runs no program whose file is open for writing.
+                reader = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError:  # its owner may not read it
+                return False
+            if not self._works:
                 try:
                     start_thread(self._work, ())
                 except RuntimeError:
+                    os.close(reader)
                     return False
-            self._waiting.append((time.monotonic() + LATER_SECONDS, os.dup(file), size, path))
+                self._works = True
+            self._waiting.append((time.monotonic() + LATER_SECONDS, reader, size, path))
+            self._bytes += size
         return True
+
+    def _drop_replaced(self) -> bool:
+        """Forget the oldest files that nobody can read any more, up to one that is still there. Returns whether there were any."""
+        before = len(self._waiting)
+        while self._waiting and not os.fstat(self._waiting[0][1]).st_nlink:
+            _, file, size, _ = self._waiting.popleft()
+            os.close(file)
+            self._bytes -= size
+        return len(self._waiting) < before
 
     def _work(self) -> None:
         """Write out what waits, one file after the other; end when nothing does."""
         while True:
             with self._lock:
                 if not self._waiting:
+                    self._works = False
                     return
-                due, file, _, path = self._waiting[0]
-            time.sleep(max(0.0, due - time.monotonic()))
+                early = self._waiting[0][0] - time.monotonic()
+                if early <= 0:
+                    _, file, size, path = self._waiting.popleft()
+            if early > 0:
+                time.sleep(early)
+                continue
             try:
                 if os.fstat(file).st_nlink:
                     os.fsync(file)
+                lost = False
             except OSError:
-                self._lost.append(path)
-            with self._lock:
-                self._waiting.popleft()
+                lost = True
             os.close(file)
+            with self._lock:
+                self._bytes -= size
+                if lost and path not in self._lost:
+                    self._lost.append(path)
 
     def notices(self) -> list[dict[str, Any]]:
-        """Return a notice for each file whose bytes were lost after it was reported as written; each is returned once."""
-        found = []
-        while self._lost:
-            found.append({"code": "write_lost", "path": self._lost.popleft()})
-        return found
+        """Return a notice of the files whose bytes were lost after they were reported as written; each is in one notice."""
+        if not self._lost:
+            return []
+        with self._lock:
+            lost, self._lost = self._lost, []
+        return [{"code": "write_lost", "names": lost[:MOST_NAMED], "count": len(lost)}]

@@ -73,7 +73,7 @@ class ProcessStream:
         """See ``WatchedStream``."""
         return (self._out,)
 
-    buffered = False
+    buffered = 0
 
     def ready(self, timeout_seconds: float) -> bool:
         """See ``WatchedStream``."""

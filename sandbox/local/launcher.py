@@ -46,7 +46,8 @@ def find_launcher() -> Path:
 
 
 def _open_cache() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gamebox", "launcher")
+    base = os.environ.get("XDG_CACHE_HOME", "")  # a relative one would be found in a repository that brings a program with it
+    folder = Path(base if Path(base).is_absolute() else Path.home() / ".cache", "gamebox", "launcher")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -70,6 +70,20 @@ def _torn(f: Fields) -> tuple[str, str]:
     )
 
 
+def _write_lost(f: Fields) -> tuple[str, str]:
+    named = [one_line(str(path))[:NAME_CHARS] for path in f.get("names", [])]
+    more = f["count"] - len(named) if isinstance(f.get("count"), int) else 0
+    if len(named) == 1 and more <= 0:
+        what = f"{named[0]} was written: some of its content is lost."
+    else:
+        others = f" and {more} more" if more > 0 else ""
+        what = f"these files were written: {', '.join(named)}{others}. Some of their content is lost."
+    return (
+        f"The host's disk ran full a moment after {what}",
+        "Look at what is there, and write it again when the host has room.",
+    )
+
+
 def _service_ended(f: Fields) -> tuple[str, str]:
     lines = " | ".join(one_line(line)[:200] for line in str(f.get("lines") or "").splitlines()[-8:])
     return (
@@ -265,10 +279,7 @@ NOTICES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"The disk limit of {size(f.get('limit'))} was exceeded ({size(f.get('used'))} are used), so the command was killed.",
         "Delete what is not needed; a command that writes more is killed again.",
     ),
-    "write_lost": lambda f: (
-        f"The host's disk ran full a moment after {f.get('path')} was written: some of its content is lost.",
-        "Look at the file, and write it again when the host has room.",
-    ),
+    "write_lost": _write_lost,
     "files_changed": _changed,
     "not_kept": lambda f: (
         f"{f.get('count')} entries are not in the checkpoint: {', '.join(map(str, f.get('names', [])))}.",

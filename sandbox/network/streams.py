@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import threading
 from collections import deque
@@ -174,7 +175,11 @@ class Streams:
             self._refusals.append((channel, refused))
             if len(self._refusals) > 1:  # the thread is at work
                 return
-        threading.Thread(target=self._send_refusals, name="gamebox-refusals", daemon=True).start()
+        try:
+            threading.Thread(target=self._send_refusals, name="gamebox-refusals", daemon=True).start()
+        except RuntimeError:  # no more threads: it stays unanswered
+            self._refusals.clear()
+            self.forget(channel)
 
     def _send_refusals(self) -> None:
         """Send each refusal, and only then forget its channel, so that the limit on channels bounds the waiting refusals."""
@@ -234,18 +239,21 @@ class Streams:
             self._flowing.set()
 
     def in_loop(self, call: Callable[[], None]) -> None:
-        """Call ``call`` in the loop; does nothing after ``close``. Raises OSError if there are no descriptors for the loop."""
+        """Call ``call`` in the loop; does nothing after ``close``. Raises OSError if there is no descriptor or thread for it."""
         with Shield(), self._lock:  # a Ctrl-C between the append and the wake-up would leave the loop asleep for good
             if self._closed:
                 return
             if self._loop is None:
                 if (shortage := descriptors.want(LOOP_DESCRIPTORS)) is not None:  # half a loop warns when it is freed
                     raise shortage
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._loop,), name="gamebox-streams", daemon=True
-                )
-                self._thread.start()
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=self._run, args=(loop,), name="gamebox-streams", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # this process may have no more, or (from Python 3.12 on) it ends
+                    loop.close()
+                    raise OSError(errno.EAGAIN, f"no thread for connections: {error}") from error
+                self._loop, self._thread = loop, thread
             self._calls.append(call)
             if len(self._calls) == 1:  # else it is awake; waking it costs as much as the call itself
                 self._loop.call_soon_threadsafe(self._do_calls)

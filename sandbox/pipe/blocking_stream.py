@@ -16,7 +16,7 @@ _LOOK_SECONDS = 1.0
 class BlockingStream:
     """Implements ``reattaching.WatchedStream`` over a ByteStream. Holds one piece at a time: the stream keeps the others."""
 
-    buffered = False
+    buffered = 0
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream

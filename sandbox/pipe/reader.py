@@ -1,8 +1,8 @@
 """One thread that reads the pipes of all sandboxes of this process.
 
-It starts with the first pipe and ends with the last. A pipe is read by this thread, or by a caller that waits for an answer and
-saves the way through this thread. A descriptor is reported once, and again after ``arm``, so that nobody is woken for a pipe that
-another thread reads.
+It starts with the first pipe and ends with the last. A pipe is read by this thread, or by a caller that waits for an answer, which
+saves the hand-over from this thread. A descriptor is reported once, and again after ``arm``, so that nobody is woken for a pipe
+that another thread reads.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ class PipeReader:
     """Watches pipes in one daemon thread. Every method may be called from any thread."""
 
     def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
         self._lock = threading.RLock()  # the thread's own calls come back here
         self._pipes: set[Watched] = set()
         self._watched: dict[int, Watched] = {}
@@ -168,28 +171,17 @@ class PipeReader:
                     heapq.heapify(self._due)
 
     def forget_in_child(self) -> None:
-        """Close the copies of a forked process, which share the parent's list of pipes and must not change it."""
+        """Begin anew in a forked process. The kernel's list of descriptors is the parent's, too, and must not be changed."""
         if self._epoll is not None:
             self._epoll.close()
             os.close(self._wake)
+        self._reset()
 
 
-_reader: PipeReader | None = None
+_reader = PipeReader()
+os.register_at_fork(after_in_child=lambda: _reader.forget_in_child())
 
 
 def pipe_reader() -> PipeReader:
     """Return the reader of this process."""
-    global _reader
-    if _reader is None:
-        _reader = PipeReader()
     return _reader
-
-
-def _forget() -> None:
-    global _reader
-    if _reader is not None:
-        _reader.forget_in_child()
-    _reader = None
-
-
-os.register_at_fork(after_in_child=_forget)

@@ -21,8 +21,10 @@ log = logging.getLogger(__name__)
 
 # Read at once where no body is due: little, since what is in it of a long body is copied.
 READ_BYTES = 1 << 14
-# A pipe that never runs dry lets the others have their turn after this.
+# A pipe that never runs dry lets the others have their turn after this: after a few reads of long frames, or after one read of
+# short ones, which take more time than their bytes.
 MOST_READS = 8
+MOST_SECONDS = 0.001
 # Instead of the reason of an end while it is not known whether the sandbox has another host.
 FOREIGN = "foreign_nonce"
 # The reason and a detail.
@@ -53,13 +55,14 @@ class Reading:
         self.heard = 0.0
         self.over = False
         self._received = received
+        self._reader = pipe_reader()
         self._take, self._ended, self.tick = take, ended, tick
-        self._role = threading.Lock()  # of reading; held for good after the end
+        self._role = threading.Lock()  # of reading, which nobody takes any more after the end
 
     def begin(self, due: float) -> None:
         """Read from now on, with a ``tick`` at ``due``. Raises OSError if there is no descriptor left."""
         self.heard = time.monotonic()
-        pipe_reader().add(self, due)
+        self._reader.add(self, due)
         if self._received:
             self.read()
 
@@ -69,7 +72,7 @@ class Reading:
 
     def read(self) -> None:
         """See ``reader.Watched``."""
-        if self._role.acquire(blocking=False):
+        if self._take_role(0):
             self._give_back(self._serve())
 
     def read_for(self, pending: PendingRequest, seconds: float, begin: Callable[[], bool] | None = None) -> None:
@@ -79,11 +82,11 @@ class Reading:
         meanwhile: a Ctrl-C must not lose bytes that were read.
         """
         with Shield() as shield:
-            if not self._role.acquire(blocking=False):
+            if not self._take_role(0):
                 return
             end: End | None = None
             try:
-                pipe_reader().disarm(self)
+                self._reader.disarm(self)
                 until = time.monotonic() + seconds
                 if begin is not None and not begin():
                     return
@@ -96,25 +99,35 @@ class Reading:
     def stop(self, timeout_seconds: float) -> bool:
         """Read no more, after waiting up to ``timeout_seconds`` for the thread that reads. Returns whether this was the end."""
         with Shield():
-            if self.over or not self._role.acquire(timeout=timeout_seconds):
+            if not self._take_role(timeout_seconds):
                 return False
             self._end("closed", "")
             return True
+
+    def _take_role(self, timeout_seconds: float) -> bool:
+        """Become the one that reads. Returns False if another thread reads for longer than that, or the end was reached."""
+        if not self._role.acquire(timeout=timeout_seconds):
+            return False
+        if self.over:
+            self._role.release()
+            return False
+        return True
 
     def _give_back(self, end: End | None) -> None:
         """Let others read, unless it is the end."""
         if end is None:
             self._role.release()
-            pipe_reader().arm(self)  # not earlier: what is reported while the role is taken is not reported again
+            self._reader.arm(self)  # not earlier: what is reported while the role is taken is not reported again
         else:
             self._end(*end)
 
     def _end(self, reason: str, detail: str) -> None:
-        pipe_reader().remove(self)
+        self._reader.remove(self)
         try:
             self._ended(reason, detail)
         finally:
             self.over = True
+            self._role.release()  # who waits for it in ``stop`` goes on at once
 
     def _serve(self) -> End | None:
         """Take the frames that have come, without waiting. Returns the end if there is nothing more to come."""
@@ -122,19 +135,7 @@ class Reading:
             if self._received:
                 data, self._received = self._received, b""
                 self._take_each(self.frames.find(memoryview(data)))
-            reads = 0
-            while reads < MOST_READS or self.stream.buffered:
-                reads += 1
-                room = self.frames.room
-                buffer = _buffer() if room is None else room
-                size = self.stream.receive_into(buffer)
-                if size == 0:
-                    return "pipe_broken", ""
-                if size is not None:
-                    self.heard = time.monotonic()
-                    self._take_each(self.frames.find(buffer[:size]) if room is None else self.frames.fill(size))
-                if size != len(buffer):
-                    break
+            return self._read_for_a_turn()
         except wire.ForeignNonceError as error:
             return FOREIGN, str(error)
         except wire.WireError as error:
@@ -144,7 +145,25 @@ class Reading:
         except Exception as error:
             log.exception("the reader of a sandbox's pipe failed")
             return "host_failed", f"{type(error).__name__}: {error}"
-        return None
+
+    def _read_for_a_turn(self) -> End | None:
+        reads, began = 0, time.monotonic()
+        while True:
+            room = self.frames.room
+            buffer = _buffer() if room is None else room
+            if reads >= MOST_READS or (reads and self.heard - began >= MOST_SECONDS):
+                buffer = buffer[: self.stream.buffered]  # which nobody would report; the rest waits for the next turn
+                if not buffer:
+                    return None
+            reads += 1
+            size = self.stream.receive_into(buffer)
+            if size == 0:
+                return "pipe_broken", ""
+            if size is not None:
+                self.heard = time.monotonic()
+                self._take_each(self.frames.find(buffer[:size]) if room is None else self.frames.fill(size))
+            if size != len(buffer):
+                return None
 
     def _take_each(self, frames: Iterable[Frame]) -> None:
         for kind, channel, payload in frames:

@@ -32,8 +32,8 @@ class WatchedStream(ByteStream, Protocol):
     """A ByteStream whose descriptors can be watched, so that it needs no thread."""
 
     @property
-    def buffered(self) -> bool:
-        """Whether bytes can be read though the descriptors do not report them."""
+    def buffered(self) -> int:
+        """How many bytes can be read though the descriptors do not report them. Reading no more than these adds none."""
 
     def descriptors(self) -> tuple[int, ...]:
         """Return what to watch; bytes come on the first."""

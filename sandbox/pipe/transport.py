@@ -262,9 +262,10 @@ class Transport:
     ) -> None:
         """Send a frame within the deadline of ``request``. Raises SandboxUnavailableError, or Cut for a pipe to reconnect."""
         stream = self._reading.stream
+        channel = 0 if kind == Kind.PING else request.channel  # the guest answers on the same channel
         try:
             deadline = time.monotonic() + SEND_SECONDS if request.deadline is None else request.deadline
-            if not sender.send(kind, request.channel, payload, deadline):
+            if not sender.send(kind, channel, payload, deadline):
                 raise request.no_answer()
         except OSError as error:
             if self._keep is not None:
@@ -340,13 +341,13 @@ class Transport:
         if self._closing:
             self._conclude(reason, detail)
             return
-        self._concluding = threading.Thread(
-            target=self._conclude, args=(reason, detail), name="gamebox-pipe-end", daemon=True
-        )
+        thread = threading.Thread(target=self._conclude, args=(reason, detail), name="gamebox-pipe-end", daemon=True)
         try:
-            self._concluding.start()
+            thread.start()
         except RuntimeError:  # no thread can be started: the other pipes wait
             self._conclude(reason, detail)
+        else:
+            self._concluding = thread  # not before: ``close`` joins it
 
     def _conclude(self, reason: str, detail: str) -> None:
         """Reach the guest again, or fail all requests, after the end of the pipe."""

@@ -36,7 +36,7 @@ class SocketStream:
         """See ``WatchedStream``."""
         return (self._socket.fileno(),)
 
-    buffered = False
+    buffered = 0
 
     def ready(self, timeout_seconds: float) -> bool:
         """See ``WatchedStream``."""

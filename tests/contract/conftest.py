@@ -39,8 +39,8 @@ def env(request: pytest.FixtureRequest) -> Iterator[SandboxedEnvironment]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_running(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The commands and sessions a test leaves behind end with it: the next test on the same environment counts its own."""
+def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End the commands and sessions that a test leaves behind: the next one on the same environment counts its own."""
     yield
     if "env" not in request.fixturenames:
         return
@@ -49,12 +49,9 @@ def nothing_left_running(request: pytest.FixtureRequest) -> Iterator[None]:
     for command in listed.result.commands if listed.ok else ():
         if command.running:
             shared.kill(command.id)
-    if request.node.get_closest_marker("needs") is None:  # without a shell there are no sessions
-        return
-    of_tests = shared.sessions()
-    for session in of_tests.result.sessions if of_tests.ok else ():
-        if session.name != "default":
-            shared.end_session(session.name)
+    sessions = shared.sessions()
+    for session in sessions.result.sessions if sessions.ok else ():
+        shared.end_session(session.name)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from tests.servers.gamebox_service import shared_service
 
-from .checks import closed, done, refused
+from .checks import closed, done, refused, seen_until
 
 
 def remote() -> RemoteEnvironment:
@@ -57,6 +57,7 @@ def test_closing_ends_what_is_under_way_at_once(own: SandboxedEnvironment) -> No
     own.start()
     with ThreadPoolExecutor(3) as pool:
         running = [pool.submit(own.run, "sleep 600", session=None), pool.submit(own.run, "sleep 600")]
+        seen_until(lambda: done(own.processes()).commands, lambda commands: len(commands) == 2)
         queued = pool.submit(own.run, "sleep 600")
         time.sleep(0.3)
         began = time.monotonic()

@@ -108,6 +108,20 @@ def test_ports(env: SandboxedEnvironment) -> None:
 
 
 @pytest.mark.needs("shell")
+def test_a_command_can_look_into_another(env: SandboxedEnvironment, folder: str) -> None:
+    """As gdb -p, strace -p, lsof and pwdx do: the folder and the open files of a process are only for those who may trace it."""
+    ident = background(env, "echo there; exec sleep 614", cwd=folder)
+    done(env.wait_for(id=ident, log="there"))
+    (process,) = look_until(env, ident, lambda command: bool(named(command, "sleep 614"))).processes
+    seen = done(env.run(f"readlink /proc/{process.pid}/cwd; ls /proc/{process.pid}/fd", session=None))
+    assert seen.exit_code == 0, seen.output
+    first, *descriptors = seen.output.splitlines()
+    assert first.endswith(f"/{folder}")
+    assert {"0", "1", "2"} <= set(descriptors)
+    done(env.kill(ident))
+
+
+@pytest.mark.needs("shell")
 def test_what_was_left_behind_stands_under_its_command(env: SandboxedEnvironment) -> None:
     ran = done(env.run("sleep 612 & (setsid sleep 613 &) ; exit 5", session=None))
     assert ran.left_running == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from sandbox.guest import write_out
-from sandbox.guest.write_out import LONG_BYTES, MARGIN_BYTES, MOST_WAITING, WriteOut
+from sandbox.guest.write_out import MARGIN_BYTES, MOST_WAITING, WriteOut
 
 SIZE = 4 << 20
 
@@ -70,33 +71,62 @@ def inode(file: int) -> int:
     return os.fstat(file).st_ino
 
 
-def test_a_short_file_is_written_out_before_the_answer(disk: Disk, make: Callable[[int], int]) -> None:
-    file = make(LONG_BYTES - 1)
-    WriteOut(b"/host").settle(file, "file")
-    assert disk.written == [(True, inode(file))]
+def done(out: WriteOut) -> bool:
+    return not out._works
 
 
 def test_no_more_files_wait_than_may_be_open(disk: Disk, make: Callable[[int], int]) -> None:
-    file, out = make(LONG_BYTES), WriteOut(b"/host")
+    file, out = make(1), WriteOut(b"/host")
     for _ in range(MOST_WAITING + 1):
         out.settle(file, "file")
     assert disk.written == [(True, inode(file))]
-    until(lambda: not out._waiting)
+    until(lambda: done(out))
     assert len(disk.written) == MOST_WAITING + 1
 
 
-def test_a_file_is_written_out_after_the_answer_while_the_host_has_much_room(
-    disk: Disk, make: Callable[[int], int]
+def test_a_file_that_was_replaced_meanwhile_keeps_no_other_from_waiting(
+    disk: Disk, make: Callable[[int], int], tmp_path: Path
 ) -> None:
-    files, out = [make(SIZE), make(SIZE)], WriteOut(b"/host")
+    replaced, file, out = make(SIZE), make(1), WriteOut(b"/host")
+    disk.free = 1 << 50
+    (tmp_path / "file0").unlink()
+    for _ in range(MOST_WAITING):
+        out.settle(replaced, "file")
+    for _ in range(MOST_WAITING):
+        out.settle(file, "file")
+    assert disk.written == []
+    until(lambda: done(out))
+    assert disk.written == [(False, inode(file))] * MOST_WAITING
+    assert out._bytes == 0
+
+
+@pytest.mark.parametrize("size", [1, SIZE])
+def test_a_file_is_written_out_after_the_answer_while_the_host_has_much_room(
+    disk: Disk, make: Callable[[int], int], size: int
+) -> None:
+    files, out = [make(size), make(size)], WriteOut(b"/host")
     for file in files:
         out.settle(file, "file")
     assert disk.written == []
-    until(lambda: not out._waiting)
+    until(lambda: done(out))
     assert disk.written == [(False, inode(file)) for file in files]
     assert out.notices() == []
     out.settle(files[0], "file")  # by another thread: the first has ended
     until(lambda: len(disk.written) == 3)
+
+
+def test_a_program_that_still_waits_can_be_run(disk: Disk, tmp_path: Path) -> None:
+    """The kernel refuses to run a file that is open for writing ("Text file busy")."""
+    program, out = tmp_path / "program", WriteOut(b"/host")
+    file = os.open(program, os.O_WRONLY | os.O_CREAT, 0o755)
+    data = Path("/bin/sh").read_bytes()
+    os.write(file, data)
+    out.settle(file, "program")
+    os.close(file)
+    assert disk.written == []
+    assert subprocess.run([program, "-c", "exit 7"], check=False).returncode == 7
+    until(lambda: not out._waiting)
+    assert len(disk.written) == 1
 
 
 @pytest.mark.parametrize("host_disk", [b"/host", None])
@@ -116,7 +146,7 @@ def test_what_still_waits_counts_as_used(disk: Disk, make: Callable[[int], int])
     for file in files:
         out.settle(file, "file")
     assert disk.written == [(True, inode(files[2]))]
-    until(lambda: not out._waiting)
+    until(lambda: done(out))
 
 
 def test_a_full_disk_is_a_failure_at_once_or_a_notice_later(disk: Disk, make: Callable[[int], int]) -> None:
@@ -125,8 +155,27 @@ def test_a_full_disk_is_a_failure_at_once_or_a_notice_later(disk: Disk, make: Ca
         WriteOut().settle(make(1), "file")
     out.settle(make(SIZE), "/workspace/long")
     until(lambda: out._lost)
-    assert out.notices() == [{"code": "write_lost", "path": "/workspace/long"}]
+    assert out.notices() == [{"code": "write_lost", "names": ["/workspace/long"], "count": 1}]
     assert out.notices() == []
+
+
+def test_no_lost_file_is_left_out_of_the_count(disk: Disk, make: Callable[[int], int]) -> None:
+    out, disk.full = WriteOut(b"/host"), True
+    file = make(1)
+    for number in range(MOST_WAITING):
+        out.settle(file, f"/workspace/{number}")
+    until(lambda: not out._works)
+    assert out.notices() == [{"code": "write_lost", "names": [f"/workspace/{n}" for n in range(5)], "count": MOST_WAITING}]
+
+
+def test_no_descriptor_is_left(disk: Disk, make: Callable[[int], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    file = make(SIZE)
+    monkeypatch.setattr(os, "open", refuse)
+    WriteOut(b"/host").settle(file, "file")
+    assert disk.written == [(True, inode(file))]
 
 
 def test_a_file_that_was_deleted_meanwhile_is_never_written_out(
@@ -135,7 +184,7 @@ def test_a_file_that_was_deleted_meanwhile_is_never_written_out(
     out = WriteOut(b"/host")
     out.settle(make(SIZE), "file")
     (tmp_path / "file0").unlink()
-    until(lambda: not out._waiting)
+    until(lambda: done(out))
     assert disk.written == []
 
 

@@ -11,11 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
 from sandbox.docker.engine.client import connect
+from sandbox.docker.kept import attach as reaching
 from sandbox.docker.kept import owners
+from sandbox.docker.remover import Removal
 from sandbox.errors import ErrorCode
 
 from .observing import eventually
@@ -157,6 +160,36 @@ def test_who_has_not_noticed_yet_does_not_remove_the_sandbox_of_another(
     owners.seize(former.backend.name)  # as another orchestrator does; what the guest says of it has not been read yet
     former.remove()
     assert connect().api.inspect_container(former.container_id)["State"]["Running"]
+
+
+def test_what_is_left_of_a_dead_sandbox_stands_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last owner still removes it in the background when the one who left it before removes it, too."""
+    env = DockerEnvironment(limits=SMALL, keep=True, keep_seconds=120.0).start()
+    claimed, finish, claim = threading.Event(), Removal.finish, reaching.claimed_again
+
+    def finish_later(removal: Removal) -> None:
+        claimed.wait(60)
+        finish(removal)
+
+    def claim_again(ident: str) -> owners.Ownership | None:
+        assert (state := owners.owner_of(ident)) is not None
+        assert state.alive
+        try:
+            return claim(ident)
+        finally:
+            claimed.set()
+
+    monkeypatch.setattr(Removal, "finish", finish_later)
+    monkeypatch.setattr(reaching, "claimed_again", claim_again)
+    env.close()
+    with DockerEnvironment.attach(env.container_id) as later:
+        connect().api.kill(env.container_id)
+        assert later.run("true").code is ErrorCode.sandbox_unavailable  # type: ignore[union-attr]
+    env.remove()
+    later.close(wait=True)
+    with pytest.raises(docker.errors.NotFound):
+        connect().api.inspect_container(env.container_id)
+    assert owners.owner_of(env.backend.name) is None
 
 
 def test_a_pause_keeps_what_is_on_its_way(kept: Callable[..., DockerEnvironment]) -> None:

@@ -188,9 +188,11 @@ def test_disk_and_memory_are_told_before_they_are_full(small: DockerEnvironment)
     refused(small.write("more still", "x" * MIB), ErrorCode.no_space, "delete what you made")
     left = small.describe()["left"]
     assert "/workspace: " in left
-    hog = small.run(
-        "python3 -c 'import time; x = bytearray(370 << 20); print(1, flush=True); time.sleep(60)'", wait_seconds=2
-    )
+    usage = small.usage().unwrap()
+    size = LIMITS.memory_bytes * 92 // 100 - (usage.memory_used_bytes or 0)
+    source = f"import time; x = bytearray({size}); print(1, flush=True); time.sleep(60)"
+    hog = small.run(f"exec python3 -c '{source}'", background=True)
+    small.wait_for(id=hog.unwrap().id, log="1", timeout_seconds=30).unwrap()
     seen = [hog, small.run("true", session=None)]
     pressed = [n for answer in seen for n in answer.notices if n.code == "memory_nearly_full"]
     assert len(pressed) == 1

@@ -7,10 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import docker
+import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits, LocalEnvironment, Network
+from sandbox.docker.container import create as container
 from sandbox.docker.engine.client import connect
+from sandbox.docker.images.runtime import RuntimeVolume, forget_runtime
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages.network import WITHOUT
 from sandbox.network.connections import Connection
@@ -229,16 +233,41 @@ except ConnectionError: print("cut")
 
 
 def test_localhost_has_its_name_without_the_networks_code_of_the_engine(docker_env: Make) -> None:
-    """0011: the file is of the runtime volume, the same for all, and nothing else is mounted from a path of the engine's host."""
+    """0011: the files are of the runtime volume, the same for all, and nothing else is mounted from a path of the engine's host."""
     env = docker_env(limits=SMALL)
     found = connect().api.inspect_container(env.container_id)
-    mounted = [(m["Destination"], m["RW"]) for m in found["Mounts"] if m["Type"] != "volume"]
-    assert (mounted, found["Config"]["NetworkDisabled"]) == ([("/etc/hosts", False)], True)
+    mounted = sorted((m["Destination"], m["RW"]) for m in found["Mounts"] if m["Type"] != "volume")
+    expected = [("/etc/hosts", False), ("/etc/resolv.conf", False)]
+    assert (mounted, found["Config"]["NetworkDisabled"]) == (expected, True)
     look = "getent hosts localhost >/dev/null && hostname && cat /etc/hostname && ls /sys/class/net && echo >> /etc/hosts"
     ran = env.run(look).unwrap()
     assert ran.stdout == "sandbox\nsandbox\nlo\n"
     assert "denied" in ran.stderr or "Read-only" in ran.stderr
     assert env.run("grep -c localhost /etc/hosts").unwrap().output == "2\n"
+    assert env.run("cat /etc/resolv.conf").unwrap().output == "nameserver 127.0.0.1\n"
+
+
+def test_an_engine_that_mounts_nothing_by_a_path_gets_its_network_code(
+    docker_env: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Docker Desktop may refuse a path that is not shared with it."""
+    create, tries = container.create, []
+
+    def refuse(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: container.Shape) -> str:
+        tries.append(runtime.etc)
+        if runtime.etc:
+            raise docker.errors.APIError(f"mounts denied: the path {runtime.etc}/hosts is not shared")
+        return create(client, image_id, name, runtime, shape)
+
+    monkeypatch.setattr(container, "create", refuse)
+    try:
+        for _ in range(2):
+            env = docker_env(limits=SMALL)
+            assert connect().api.inspect_container(env.container_id)["Config"].get("NetworkDisabled") is not True
+            assert env.run("getent hosts localhost && ls /sys/class/net").unwrap().output.endswith("\nlo\n")
+    finally:
+        forget_runtime(connect())
+    assert [bool(etc) for etc in tries] == [True, True, False, False]
 
 
 def test_a_root_that_may_be_changed_has_an_etc_hosts_of_its_own(docker_env: Make) -> None:

@@ -84,6 +84,21 @@ def test_a_member_holds_nothing_of_a_caller(pool: SandboxPool) -> None:
         assert SECRET.encode() in memory(pid)
 
 
+def test_a_member_has_rehearsed_and_nobody_sees_it(pool: SandboxPool) -> None:
+    """The guest has loaded what compares files before and after a command, and lists no command of its own."""
+    member = members(pool)[0]
+    maps = Path(f"/proc/{connect().api.inspect_container(member)['State']['Pid']}/maps")
+    if os.geteuid() or not maps.exists():
+        pytest.skip("needs root beside the engine")
+    assert eventually(lambda: "tree_states.so" in maps.read_text())
+    with pool.acquire() as env:
+        assert env.container_id == member
+        assert env.sessions().unwrap().sessions == ()
+        assert env.processes().unwrap().commands == ()
+        first = env.run("touch file; ls -A").unwrap()
+        assert (first.id, first.output) == ("c1", "file\n")
+
+
 def memory(pid: int) -> bytes:
     found = []
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()

@@ -1,19 +1,22 @@
 """A command out of time is over: control is back 250 ms after the deadline (a fork storm: 1.5 s), and nothing of it is left.
 
-Every evader is counted from the host's side. A case is tried twice where the machine itself was late (see ``observing.within``).
+Every evader is counted from the host's side. A case is tried again where the machine itself was late (see ``observing.within``).
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from sandbox import DockerEnvironment
+from sandbox.envelope import Failure
 from sandbox.errors import ErrorCode
+from sandbox.operations import RunResult
 
-from .observing import eventually, of_commands, within
+from .observing import MOST_TRIES, crowded, eventually, of_commands, within
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
@@ -56,17 +59,39 @@ EVADERS = {
 }
 
 
+def run_out_of_time(
+    sandbox: Callable[[], DockerEnvironment], command: str, promised: float, prepare: Callable[[], None] = lambda: None
+) -> Failure[RunResult]:
+    """Run a command to its deadline. One that this crowded machine did not let begin before gets another try."""
+    for _ in range(MOST_TRIES):
+        answer: Failure[RunResult] = within(
+            SECONDS + promised, lambda: sandbox().run(command, timeout_seconds=SECONDS), prepare
+        )[0]
+        assert answer.code is ErrorCode.timeout, answer
+        assert answer.result is not None
+        if (began := answer.result.output.startswith("said")) or not crowded():
+            break
+    assert began
+    return answer
+
+
+@pytest.fixture(autouse=True)
+def _next_case_finds_nothing(living: Callable[..., DockerEnvironment]) -> Iterator[None]:
+    """A case that fails must not make the others fail, which use the same sandbox."""
+    yield
+    env = living()
+    for left in env.processes().unwrap().commands:
+        env.kill(left.id)
+
+
 @pytest.mark.parametrize("name", EVADERS)
 def test_nothing_outlives_its_deadline(env: DockerEnvironment, name: str) -> None:
     bystander = env.run("exec sleep 4321", background=True).unwrap().id
     env.run("export KEPT=yes; cd /tmp").unwrap()
 
-    answer, _ = within(SECONDS + PROMISED, lambda: env.run(EVADERS[name], timeout_seconds=SECONDS))
+    answer = run_out_of_time(lambda: env, EVADERS[name], PROMISED)
 
-    assert not answer.ok
-    assert answer.code is ErrorCode.timeout, answer
     assert "Nothing it started is left" in answer.error
-    assert answer.result.output.startswith("said")
     assert of_commands(env, without=["sleep 4321"]) == []
     assert env.run("echo $KEPT $PWD").unwrap().output == "yes /tmp\n"
     assert env.logs(bystander).unwrap().running
@@ -82,15 +107,20 @@ STORMS = {
 
 
 @pytest.mark.parametrize("name", STORMS)
-def test_a_fork_storm_ends_and_names_whom_it_took_along(env: DockerEnvironment, name: str) -> None:
-    env.write("/tmp/storm.c", "#include <unistd.h>\nint main(void) { for (;;) { if (!fork()) setsid(); } }\n").unwrap()
-    env.run("test -x /tmp/storm || gcc -O2 -o /tmp/storm /tmp/storm.c", timeout_seconds=60).unwrap()
-    bystander = env.run("exec sleep 4321", background=True).unwrap().id
+def test_a_fork_storm_ends_and_names_whom_it_took_along(living: Callable[..., DockerEnvironment], name: str) -> None:
+    env, bystander = living(), ""
 
-    answer, _ = within(SECONDS + PROMISED_STORM, lambda: env.run(STORMS[name], timeout_seconds=SECONDS))
+    def prepare() -> None:
+        """A crowded machine may have lost the sandbox of the last try, which did not answer in time."""
+        nonlocal env, bystander
+        if (env := living()).logs(bystander or "none").ok:
+            env.kill(bystander)
+        env.write("/tmp/storm.c", "#include <unistd.h>\nint main(void) { for (;;) { if (!fork()) setsid(); } }\n").unwrap()
+        env.run("test -x /tmp/storm || gcc -O2 -o /tmp/storm /tmp/storm.c", timeout_seconds=60).unwrap()
+        bystander = env.run("exec sleep 4321", background=True).unwrap().id
 
-    assert answer.code is ErrorCode.timeout, answer
-    assert answer.result.output.startswith("said")
+    answer = run_out_of_time(lambda: env, STORMS[name], PROMISED_STORM, prepare)
+
     lives = env.logs(bystander).unwrap().running
     named = [n.message for n in answer.notices if n.code == "others_killed"]
     assert lives or any(bystander in message for message in named)

@@ -30,7 +30,11 @@ except ConnectionError: print("the connection was cut")
 # Holds a lease on its file, as a file server does: a program that opens the file waits until the lease ends.
 KEEPER = """import fcntl, os, signal, time
 signal.signal(signal.SIGIO, signal.SIG_IGN)
-fcntl.fcntl(os.open("stock.db", os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+stock = os.open("stock.db", os.O_RDWR)
+while True:
+    try: fcntl.fcntl(stock, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except BlockingIOError: time.sleep(0.01)  # the guest has it open until it has written it out
+    else: break
 print("kept", flush=True)
 time.sleep(300)
 """
@@ -124,8 +128,10 @@ def _nearly_at_its_end(env: Environment) -> None:
 
 
 def _memory_taken(env: Environment) -> Mapping[str, Any]:
-    ident = env.run("exec python3 -c 'import time; x = b\"x\" * (215 << 20); time.sleep(300)'", background=True).unwrap().id
-    time.sleep(1)
+    size = int(0.92 * (env.usage().unwrap().memory_limit_bytes or 0))  # above the guest's threshold by itself
+    hog = f"import time; x = b'x' * {size}; print('loaded', flush=True); time.sleep(300)"
+    ident = env.run(f'exec python3 -c "{hog}"', background=True).unwrap().id
+    env.wait_for(id=ident, log="loaded", timeout_seconds=15).unwrap()
     return {"id": ident}
 
 

@@ -206,7 +206,7 @@ def test_a_limit_is_waited_for_by_all_together() -> None:
 
 
 def test_another_model_of_the_tree_waits_too_but_not_another_key() -> None:
-    with Provider([busy("1"), Answer("a"), Answer("b"), Answer("c")]) as server:
+    with Provider([busy("2"), Answer("a"), Answer("b"), Answer("c")]) as server:
         first, second = model_at(server, "openai"), model_at(server, "openai")
         other = model_at(server, "openai", api_key="sk-other")
         threads = [threading.Thread(target=first, args=("hi",))]
@@ -214,14 +214,13 @@ def test_another_model_of_the_tree_waits_too_but_not_another_key() -> None:
         while not server.statuses:
             time.sleep(0.01)
         time.sleep(0.1)
-        began = time.monotonic()
         other("hi")
-        assert time.monotonic() - began < 0.7
+        assert server.statuses.count(200) == 1  # the first one waits still
         threads.append(threading.Thread(target=second, args=("hi",)))
         threads[1].start()
         for thread in threads:
             thread.join()
-    assert server.times[2] - server.times[0] >= 0.9
+    assert server.times[2] - server.times[0] >= 1.8
 
 
 def test_the_limit_on_seconds_ends_a_wait() -> None:

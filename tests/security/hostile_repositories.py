@@ -6,11 +6,12 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 SECRET = "canary-4f1b2c"
 EXECUTED = "executed"  # the file in the canary's folder that every trap makes which runs a command
+OURS = (".cache/gamebox", ".local/state/gamebox")  # what Gamebox keeps of its own in a user's home
 Builder = Callable[[Path, Path], Path]
 
 
@@ -25,18 +26,20 @@ def git(repo: Path, *args: str) -> str:
 
 def canary(home: Path) -> None:
     """Fill the user's home."""
+    for name in OURS:
+        (home / name).parent.mkdir(parents=True)
     for name in (".ssh/id_rsa", ".bashrc", "thesis.txt"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(f"{SECRET} {name}\n")
         (home / name).chmod(0o600)
 
 
-def state(folder: Path, without: Sequence[str] = ()) -> dict[str, object]:
-    """Everything in ``folder``: kind, mode, content and time of change, but for the top folders ``without``."""
+def state(folder: Path) -> dict[str, object]:
+    """Everything in ``folder`` but what is Gamebox's own: kind, mode, content and time of change."""
     found: dict[str, object] = {}
+    ours = {str(folder / name) for name in OURS}
     for base, folders, names in os.walk(folder):
-        if base == str(folder):
-            folders[:] = [name for name in folders if name not in without]
+        folders[:] = [name for name in folders if os.path.join(base, name) not in ours]
         for name in (*folders, *names):
             path = Path(base, name)
             status = path.lstat()

@@ -94,10 +94,10 @@ def test_nothing_of_the_host_is_read_written_or_run(
     script = tmp_path / "script.json"
     look = {"tool": "run", "args": {"command": f"mkdir -p {seen}; cp -a . {seen}; echo new > written.txt"}}
     script.write_text(json.dumps([look, {"tool": "finish", "args": {"summary": "done"}}]))
-    before = state(home, without=[".local"])
+    before = state(home)
     args = command(repo, tmp_path, str(script))
     code, words = carried_out(args, capfd)
-    assert state(home, without=[".local"]) == before
+    assert state(home) == before
     if builder is deep:
         remove_levels(repo)
     if "--history" in args and "not the root of a git work tree" in words:
@@ -222,10 +222,10 @@ def test_a_replay_reads_a_repository_like_the_others(
     (tmp_path / "script.json").write_text(json.dumps(script))
     carried_out(agent_command(plain(tmp_path / "good"), tmp_path, str(tmp_path / "script.json")), capfd)
     repo = folder_links(tmp_path / "theirs", home)
-    before = state(home, without=[".local"])
+    before = state(home)
     code, words = carried_out(["runs", "replay", "last", "--repo", str(repo), "--local"], capfd)
     assert code in (0, 1), words
-    assert state(home, without=[".local"]) == before
+    assert state(home) == before
     assert (seen / "a.txt").exists()
     files = [path for path in seen.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]

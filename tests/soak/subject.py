@@ -205,9 +205,14 @@ class Remains:
 
 
 def _backing(device: str) -> str:
-    """The file behind a loop device, which has the number of its inode for a name."""
+    """The file behind a loop device, which has the number of its inode for a name, and how many there were before it.
+
+    Device and inode may both be given again, to the sandbox of another program; the count is missing in kernels before 5.15.
+    """
+    folder = Path("/sys/block", Path(device).name)
     try:
-        return Path("/sys/block", Path(device).name, "loop/backing_file").read_text()
+        count = (folder / "diskseq").read_text() if (folder / "diskseq").exists() else ""
+        return count + (folder / "loop/backing_file").read_text()
     except OSError:
         return ""
 

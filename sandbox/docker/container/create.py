@@ -15,7 +15,7 @@ from docker.types import LogConfig, Mount, Ulimit
 
 from sandbox.docker.engine.client import is_local
 from sandbox.docker.engine.events import SANDBOX_LABEL
-from sandbox.docker.images.runtime import CA_BUNDLE, START_GUEST, RuntimeVolume
+from sandbox.docker.images.runtime import CA_BUNDLE, ETC, START_GUEST, RuntimeVolume
 from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL, PID_LABEL, SERVICE_LABEL, STARTED_LABEL
 from sandbox.limits import KIB, Limits
 from sandbox.network.policy import Network
@@ -58,7 +58,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
     the engine removes the container then; that of a kept sandbox stays open when a stream to it ends.
     """
     limits, profile = shape.limits, shape.profile
-    hosts = runtime.hosts if _needs_no_network(shape) else ""
+    etc = runtime.etc if _needs_no_network(shape) else ""
     host_config = client.api.create_host_config(
         auto_remove=shape.auto_remove,
         network_mode="bridge" if shape.network.mode == "bridge" else "none",
@@ -83,7 +83,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         tmpfs=_tmpfs(shape),
         mounts=[
             Mount(runtime.mount, runtime.name, type="volume", read_only=True, no_copy=True),
-            *([Mount("/etc/hosts", hosts, type="bind", read_only=True)] if hosts else []),
+            *(Mount(f"/etc/{name}", f"{etc}/{name}", type="bind", read_only=True) for name in ETC if etc),
             *shape.disk.mounts,
         ],
     )
@@ -93,7 +93,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         command=[],
         name=name,
         hostname="sandbox",
-        network_disabled=bool(hosts),
+        network_disabled=bool(etc),
         user="0:0",
         working_dir="/",
         environment=_DEAF,
@@ -112,8 +112,8 @@ def _needs_no_network(shape: Shape) -> bool:
     """Return whether the engine's network code can be left out: half of the time of a start (docs/decisions/0011).
 
     The kernel makes the network namespace all the same, with a loopback interface and nothing else. What that code also does is to
-    write an /etc/hosts for each container; the one of the runtime volume, which is mounted anyway, takes its place unless the
-    sandbox has names of its own, or may change the file.
+    write /etc/hosts and /etc/resolv.conf for each container; those of the runtime volume, which is mounted anyway, take their
+    place unless the sandbox has names of its own, or may change the files.
     """
     return shape.network.mode != "bridge" and not shape.names and shape.profile.read_only_root and shape.oci_runtime is None
 

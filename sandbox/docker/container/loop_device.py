@@ -35,8 +35,9 @@ _ATTEMPTS = 32
 # each piece of a deleted file by itself (measured: 32 ms for 16 pieces, 4 ms for 4).
 _MAKE = ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal,^resize_inode,sparse_super2", "-E")
 _TABLES = "num_backup_sb=0,packed_meta_blocks=1,lazy_itable_init=1,nodiscard"
-MOUNT_OPTIONS = "nosuid,nodev,discard,barrier=0,noinit_itable"
-"""It is not read after a crash, so no write waits for the host's disk. Unwritten parts of the file are zeros."""
+MOUNT_OPTIONS = "nosuid,nodev,discard,barrier=0,noinit_itable,noauto_da_alloc"
+"""It is not read after a crash, so no write waits for the host's disk, nor a rename over a file for room. Unwritten parts of the
+file are zeros."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from sandbox.readers import attach, phrased
 FATE_SECONDS = 1.2
 ENGINE_SECONDS = 1
 START_ANOTHER = "Start another sandbox; files in this one are lost."
+# The states of a container in which nothing runs any more, as ``container_state`` returns them.
+ENDED = ("gone", "exited", "dead", "removing")
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def end_unanswered(
             "Unpause it, or start another.",
         )
     hint = START_ANOTHER
-    if state in ("gone", "exited", "dead", "removing"):
+    if state in ENDED:
         ended = "It has ended meanwhile."
     elif state == "unknown":
         ended = "The Docker Engine does not answer either."
@@ -116,11 +118,14 @@ def end_unanswered(
     return SandboxUnavailableError("no_answer", f"{error.message} {ended}", hint)
 
 
-def container_state(container_id: str) -> str:
-    """Return the container's state in the engine's words ("running", "paused", …), "gone" or "unknown", within 2 s."""
+def container_state(container_id: str, seconds: int = ENGINE_SECONDS) -> str:
+    """Return the container's state in the engine's words ("running", "paused", …), "gone" or "unknown".
+
+    It has the engine's answer to each of two requests within ``seconds``.
+    """
     try:
         with translated():
-            return str(connect(ENGINE_SECONDS).api.inspect_container(container_id)["State"]["Status"])
+            return str(connect(seconds).api.inspect_container(container_id)["State"]["Status"])
     except SandboxError as error:
         return "gone" if isinstance(error.__cause__, docker.errors.NotFound) else "unknown"
 

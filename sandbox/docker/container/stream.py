@@ -137,16 +137,13 @@ class AttachStream:
         return (self._socket.fileno(),) if self._output is None else (self._output, self._socket.fileno())
 
     @property
-    def buffered(self) -> bool:
-        """Whether TLS has decrypted bytes that were not read yet, which the kernel does not report."""
-        return self._encrypted and self._pending() > 0
-
-    def _pending(self) -> int:
+    def buffered(self) -> int:
+        """How many bytes TLS has decrypted that were not read yet, which the kernel does not report."""
         return self._socket.pending() if isinstance(self._socket, ssl.SSLSocket) else 0
 
     def ready(self, timeout_seconds: float) -> bool:
         """See ``WatchedStream``."""
-        return self._closed or self.buffered or bool(self._poll.poll(timeout_seconds * 1000))
+        return bool(self._closed or self.buffered or self._poll.poll(timeout_seconds * 1000))
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         view = memoryview(bytearray(CHUNK))

@@ -1,4 +1,4 @@
-"""Turns of the sandboxes that this process starts: an engine gets no faster by more at once, and all of them would be late."""
+"""Have sandboxes start in turns: if more start at once, the engine does not make more per second, and each takes longer."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class Turns:
             before = self._queue.index(mine) if mine in self._queue else 0
         return SandboxError(
             ErrorCode.capacity,
-            f"The sandbox got no turn to start within {self._wait_seconds:g} s: {self._at_once} are being started, "
-            f"and {before} waited before it. Nothing was started.",
+            f"The sandbox got no turn to start within {self._wait_seconds:g} s (being started: {self._at_once}; waiting before it: "
+            f"{before}). Nothing was started.",
             Hint(
                 "Try again when fewer sandboxes are being started.",
                 "Start fewer at once: this process started more than the engine makes in that time.",

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -82,28 +82,36 @@ _known: weakref.WeakKeyDictionary[docker.DockerClient, _Known] = weakref.WeakKey
 _known_lock = threading.Lock()
 
 
-HOSTS = b"""127.0.0.1\tlocalhost
+ETC = {
+    "hosts": b"""127.0.0.1\tlocalhost
 ::1\tlocalhost ip6-localhost ip6-loopback
 fe00::0\tip6-localnet
 ff00::0\tip6-mcastprefix
 ff02::1\tip6-allnodes
 ff02::2\tip6-allrouters
-"""
-"""The /etc/hosts that the engine writes for a container without a network."""
+""",
+    # Where nobody listens: a lookup fails at once. Some resolver libraries do not even load without a name server.
+    "resolv.conf": b"nameserver 127.0.0.1\n",
+}
+"""Files below /etc that the engine's network code writes for other containers (docs/decisions/0011)."""
 
 
 @dataclass(frozen=True)
 class RuntimeVolume:
     """A verified volume. Mount ``name`` read-only at ``mount``; ``argv`` + ("-c", START_GUEST) starts the guest.
 
-    ``hosts`` is the engine's path of the /etc/hosts in it, "" if it is not known.
+    ``etc`` is the engine's path of the folder in it that has the files of ``ETC``, "" if the engine cannot mount them by a path.
     """
 
     name: str
     mount: str = MOUNT_POINT
     argv: tuple[str, ...] = ARGV
-    hosts: str = ""
+    etc: str = ""
     launcher: str = LAUNCHER
+
+    def is_named_in(self, message: str) -> bool:
+        """Return whether an error of the engine is about something in this volume."""
+        return self.argv[0] in message or bool(self.etc and self.etc in message)
 
 
 @dataclass
@@ -132,6 +140,22 @@ def forget_runtime(client: docker.DockerClient) -> None:
     """Make the next `ensure_runtime` ask the engine again: the volume was removed, or the guest's code has changed."""
     with _known_lock:
         _known.pop(client, None)
+
+
+def remake_runtime(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:
+    """Return the runtime volume; make it anew if somebody removed it. Raises SandboxError as ``ensure_runtime`` does."""
+    forget_runtime(client)
+    return ensure_runtime(client, report=report)
+
+
+def runtime_without_etc(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:
+    """Return the runtime volume, from now on without ``etc``: this engine mounts nothing by a path. Raises SandboxError."""
+    volume = replace(ensure_runtime(client, report=report), etc="")
+    with _known_lock:
+        known = _known.setdefault(client, _Known())
+    with known.lock:
+        known.volume = volume
+        return volume
 
 
 def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:
@@ -241,7 +265,8 @@ def guest_files() -> dict[str, bytes]:
     """Return the guest's modules in this installation of the package, by their path in the volume."""
     folder = Path(__file__).parents[2] / "guest"
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
-    return {f"{GUEST_PACKAGE}/{path}": content for path, content in {**files, "hosts": HOSTS}.items()}
+    files |= {f"etc/{name}": content for name, content in ETC.items()}
+    return {f"{GUEST_PACKAGE}/{path}": content for path, content in files.items()}
 
 
 def _digest(image: str, guest: dict[str, bytes]) -> str:
@@ -258,7 +283,7 @@ def _verified(client: docker.DockerClient, name: str) -> RuntimeVolume | None:
     if not {name, name + _VERIFIED} <= folders.keys():
         return None
     folder = folders[name]
-    return RuntimeVolume(name, hosts=f"{folder}/modules/{GUEST_PACKAGE}/hosts" if folder else "")
+    return RuntimeVolume(name, etc=f"{folder}/modules/{GUEST_PACKAGE}/etc" if folder else "")
 
 
 def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes]) -> None:

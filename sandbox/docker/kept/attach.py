@@ -12,6 +12,7 @@ import docker
 import docker.errors
 import tenacity
 
+from sandbox.docker.container.postmortem import ENDED, container_state
 from sandbox.docker.container.stream import AttachStream
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.retries import retry_engine
@@ -186,11 +187,14 @@ def take(
     return stream, nonce, rest, ownership or owners.seize(kept.ident)
 
 
-def claimed_again(ident: str) -> owners.Ownership:
-    """Become the owner of a sandbox that was left, to end it. Raises SandboxError ``sandbox_owned`` where somebody else is."""
+def claimed_again(ident: str) -> owners.Ownership | None:
+    """Become the owner of a sandbox that was left, to end it; None if it has ended and its last owner is removing what is left.
+
+    Raises SandboxError ``sandbox_owned`` where somebody else uses it.
+    """
     before = owners.owner_of(ident)
     ownership = owners.claim(ident)
-    if ownership is None:
+    if ownership is None and container_state(ident) not in ENDED:
         raise SandboxError(
             ErrorCode.sandbox_owned,
             f"The sandbox {ident} is in use by {before or 'another process'}, which attached to it after it was closed here.",

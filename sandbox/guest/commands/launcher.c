@@ -66,10 +66,6 @@ enum {
 #define TEMP_FAILURE_RETRY(call) ({ __typeof__(call) result; do result = (call); while (result == -1 && errno == EINTR); result; })
 #endif
 
-/* oom_score_adj. The memory of a killed command (files in memory) may take some milliseconds to be freed. If there was no spare left
-   to kill meanwhile, the kernel killed the guest. */
-static const char VICTIM[] = "1000", SPARE[] = "900";
-
 static const char REFILL = 'R', NEXT = 'N', GO = 'C', IN_FILE = 'F';
 
 enum stage { START, FOLDER, EXEC };
@@ -122,7 +118,6 @@ static struct {
 } runner;
 
 static bool isolated, any_user;
-static int rules = -1; /* of Landlock; -1: none */
 static struct packet packet, held;
 
 /* End the launcher, which would not protect what it starts. */
@@ -163,8 +158,9 @@ static bool receive(struct packet *into)
         char space[CMSG_SPACE(MOST_DESCRIPTORS * sizeof(int))];
     } control;
     struct iovec data = {into->data, sizeof into->data};
+    /* Not all of `control`, which is padded: the kernel would fill that with one descriptor more. */
     struct msghdr message = {
-        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_LEN(sizeof into->descriptors)};
     ssize_t size = TEMP_FAILURE_RETRY(recvmsg(GUEST, &message, MSG_CMSG_CLOEXEC));
     into->size = size > 0 ? (size_t)size : 0;
     into->count = 0;
@@ -294,60 +290,76 @@ static int take_spec(struct packet *received, struct spec *spec)
     return received->count == (has_fourth ? 4 : 3) ? 0 : EBADMSG;
 }
 
+/* --- folders --------------------------------------------------------------------------------------------------------------- */
+
+struct entries {
+    int folder;
+    long at, size; /* negative: an error */
+    _Alignas(8) char data[4096];
+};
+
+/* Return the name of the next entry of a folder, or NULL at the end. */
+static const char *next_name(struct entries *from)
+{
+    if (from->at >= from->size) {
+        from->at = 0;
+        from->size = syscall(SYS_getdents64, from->folder, from->data, sizeof from->data);
+        if (from->size <= 0)
+            return NULL;
+    }
+    struct {
+        uint64_t inode;
+        int64_t offset;
+        uint16_t length;
+        uint8_t type;
+        char name[];
+    } *entry = (void *)(from->data + from->at);
+    from->at += entry->length;
+    return entry->name;
+}
+
 /* --- what a command may not do --------------------------------------------------------------------------------------------- */
 
 enum { CREATE_RULESET = 444, ADD_RULE = 445, RESTRICT_SELF = 446 };
 enum { WRITE_FILE = 1 << 1, REFER = 1 << 13, TRUNCATE = 1 << 14 };
 
-static void allow_writes(int ruleset, int root, const char *name, uint64_t on_files)
+static bool allow_writes(int ruleset, int root, const char *name, uint64_t on_files)
 {
-    int fd = openat(root, name, O_PATH | O_CLOEXEC);
+    int fd = openat(root, name, O_PATH | O_NOFOLLOW | O_CLOEXEC); /* a link in a hostile image may lead to /proc */
     struct stat state;
     if (fd < 0)
-        return;
+        return errno == ENOENT; /* removed just now */
     if (fstat(fd, &state) != 0)
-        fail("fstat");
+        return false;
     struct __attribute__((packed)) {
         uint64_t allowed;
         int32_t parent;
     } rule = {on_files | (S_ISDIR(state.st_mode) ? REFER : 0), fd};
-    if (syscall(ADD_RULE, ruleset, 1, &rule, 0) != 0)
-        fail("landlock_add_rule");
+    bool done = S_ISLNK(state.st_mode) || syscall(ADD_RULE, ruleset, 1, &rule, 0) == 0;
     close(fd);
+    return done;
 }
 
-/* Return Landlock's rules against writing below /proc and /sys, or -1 if the kernel has no Landlock.
+/* Make Landlock's rules against writing below /proc and /sys; -1 if the kernel has no Landlock. Returns whether that worked.
 
    Landlock denies what no rule allows, so every other entry of the root folder is allowed by name. */
-static int make_rules(void)
+static bool make_rules(int *ruleset)
 {
+    *ruleset = -1;
     long abi = syscall(CREATE_RULESET, NULL, 0, 1);
     if (abi < 2) /* the first one would forbid every rename between folders */
-        return -1;
+        return true;
     uint64_t on_files = WRITE_FILE | (abi >= 3 ? TRUNCATE : 0), handled = on_files | REFER;
-    int ruleset = (int)syscall(CREATE_RULESET, &handled, sizeof handled, 0);
-    int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (ruleset < 0 || root < 0)
-        return -1;
-    _Alignas(8) char entries[4096];
-    long size;
-    while ((size = syscall(SYS_getdents64, root, entries, sizeof entries)) > 0) {
-        for (long at = 0; at < size;) {
-            struct {
-                uint64_t inode;
-                int64_t offset;
-                uint16_t length;
-                uint8_t type;
-                char name[];
-            } *entry = (void *)(entries + at);
-            const char *name = entry->name;
-            at += entry->length;
-            if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, "proc") != 0 && strcmp(name, "sys") != 0)
-                allow_writes(ruleset, root, name, on_files);
-        }
-    }
-    close(root);
-    return ruleset;
+    *ruleset = (int)syscall(CREATE_RULESET, &handled, sizeof handled, 0);
+    struct entries entries = {.folder = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    if (*ruleset < 0 || entries.folder < 0)
+        return false;
+    for (const char *name; (name = next_name(&entries)) != NULL;)
+        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, "proc") != 0 && strcmp(name, "sys") != 0)
+            if (!allow_writes(*ruleset, entries.folder, name, on_files))
+                return false;
+    close(entries.folder);
+    return entries.size == 0;
 }
 
 static bool apply_rules(int ruleset)
@@ -373,8 +385,11 @@ static void harden(struct sock_filter *filter, size_t size)
         fail("filter");
     if (size != 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) != 0)
         fail("seccomp");
-    if (!any_user) /* else each leader makes them, as soon as it knows its user: root may have made a folder in / */
-        rules = make_rules();
+    /* Once for all commands: one that restricted itself could not look into another (gdb -p, lsof, /proc/PID/cwd). Those of any_user
+       do so as soon as they know their user: root may have made a folder in /. */
+    int rules = -1;
+    if (!any_user && !(make_rules(&rules) && apply_rules(rules)))
+        fail("landlock");
 }
 
 /* --- leaders --------------------------------------------------------------------------------------------------------------- */
@@ -478,11 +493,14 @@ static const char *look_up(const char *program, char *const *envp)
 static void become(const struct spec *spec)
 {
     /* Not for root, whom Landlock would keep from writing into a new folder in /: it can only allow by name. */
+    int rules = -1;
     if (any_user && spec->uid != 0)
-        check(apply_rules(make_rules()) && drop_bounding_capabilities(), START);
+        check(make_rules(&rules) && apply_rules(rules) && drop_bounding_capabilities(), START);
     check(setgroups(spec->group_count, spec->groups) == 0, START);
     check(setresgid(spec->gid, spec->gid, spec->gid) == 0, START);
     check(setresuid(spec->uid, spec->uid, spec->uid) == 0, START);
+    /* The kernel forgets this with the change of the user, where fs.suid_dumpable says so: another command could take our socket. */
+    check(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0, START);
 }
 
 static void place_descriptor(int from, int to)
@@ -493,16 +511,8 @@ static void place_descriptor(int from, int to)
 /* Wait for the spec, then become the command. Everything that does not depend on the command is done before. */
 static _Noreturn void lead(void)
 {
-    int score = -1;
     check(setsid() >= 0, START);
-    if (isolated) {
-        check(setpriority(PRIO_PROCESS, 0, NICENESS) == 0, START);
-        score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-        if (score >= 0 && write(score, SPARE, sizeof SPARE - 1) < 0)
-            give_up(START, errno);
-        if (!any_user)
-            check(apply_rules(rules), START);
-    }
+    check(!isolated || setpriority(PRIO_PROCESS, 0, NICENESS) == 0, START);
     memset(packet.data, 0, 8192); /* the first write to a page after the fork is slow */
     say_process('L', (uint32_t)getpid());
 
@@ -511,8 +521,6 @@ static _Noreturn void lead(void)
     int problem = take_spec(received, &spec);
     if (problem != 0)
         give_up(problem == E2BIG ? EXEC : START, problem);
-    if (score >= 0 && write(score, VICTIM, sizeof VICTIM - 1) < 0)
-        give_up(START, errno);
     for (int i = 0; i < 3; i++)
         place_descriptor(received->descriptors[i], i);
     if (spec.state_fd != -1)
@@ -578,9 +586,7 @@ static pid_t reap_child(int options, int *status)
     if (killed.kib > runner.use.kib)
         runner.use.kib = killed.kib;
     if (by_kill && (pid != runner.leader || *runner.has_spec))
-        /* Thousands may end at once: nothing should wait for this detail. */
-        if (!say(&killed, sizeof killed, MSG_DONTWAIT) && errno != EAGAIN)
-            _exit(0);
+        say(&killed, sizeof killed, MSG_DONTWAIT); /* thousands may end at once: nothing should wait for this detail */
     return pid;
 }
 
@@ -620,6 +626,7 @@ static bool reap(void)
         }
         if (pid != runner.leader)
             continue;
+        runner.leader = 0; /* an orphan below it may get its number */
         if (WIFSIGNALED(status) && !*runner.has_spec) {
             say_process('D', (uint32_t)status);
             return true;
@@ -715,6 +722,29 @@ static void offer_spare(void)
     }
 }
 
+enum { CLOSE_RANGE = 436 }; /* not in older headers */
+
+/* Close every descriptor above the socket to the guest. */
+static void close_others(void)
+{
+    if (syscall(CLOSE_RANGE, GUEST + 1, ~0U, 0) == 0)
+        return;
+    struct entries entries = {.folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC)}; /* before Linux 5.9 */
+    if (entries.folder < 0)
+        fail("/proc/self/fd");
+    for (const char *name; (name = next_name(&entries)) != NULL;) {
+        int fd = 0;
+        for (; *name >= '0' && *name <= '9'; name++)
+            fd = 10 * fd + (*name - '0');
+        if (fd > GUEST && fd != entries.folder)
+            close(fd);
+    }
+    if (entries.size < 0)
+        fail("/proc/self/fd");
+    if (entries.folder > GUEST)
+        close(entries.folder);
+}
+
 /* Leave behind what this process inherited: descriptors, signals, a terminal. */
 static void start_afresh(void)
 {
@@ -727,7 +757,7 @@ static void start_afresh(void)
     signal(SIGCHLD, SIG_IGN); /* runners are reaped by the kernel */
     if (fcntl(GUEST, F_SETFD, FD_CLOEXEC) != 0)
         fail("the socket");
-    syscall(SYS_close_range, GUEST + 1, ~0U, 0);
+    close_others();
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0)
         fail("/dev/null");
@@ -743,7 +773,7 @@ int main(void)
     if (!receive(&packet))
         return 0;
     struct setting setting;
-    if (packet.size < sizeof setting)
+    if (packet.size < sizeof setting || packet.count != 0)
         return 64;
     memcpy(&setting, packet.data, sizeof setting);
     isolated = setting.isolated;

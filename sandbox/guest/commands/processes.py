@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from .. import users
 from ..builtin import partial
 from ..loop.context import HelperResult, Place
 from ..loop.reactor import Reactor
@@ -16,7 +17,9 @@ from ..watch.procfs import find_descendants, read_stat, read_tracer
 from . import sessions
 from .command import Command, describe_command, parse_status
 from .killer import Killer, kill_below, signal_tree
+from .limit_hits import Counters
 from .output import SETTLED_BYTES, Output
+from .packets import Spec
 from .pending_notices import PendingNotices
 from .spawner import Spawner
 
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from ..watch.disk_watch import DiskWatch
     from ..watch.lifetime import Lifetime
     from ..watch.new_servers import NewServers
-    from .packets import Spec
 
     Reply = Callable[[dict[str, Any], bytes], None]
     # Calls back with what it found about a command, or with None.
@@ -42,6 +44,7 @@ MOST_NAMED, MOST_RUNNING = 10, 64
 KEPT_SHARE = 16
 # After the death of a runner the kernel hands its children to PID 1, which takes a while on a busy machine.
 STRAY_SECONDS = (0.02, 0.5)
+REHEARSAL_SECONDS = 10.0
 
 
 class Processes:
@@ -277,6 +280,16 @@ class Processes:
         left = self.lifetime.left() if self.lifetime is not None else {}
         running = [c.id for c in self.commands.values() if c.running][:MOST_RUNNING]
         return {**self.headroom.usage(), "running": running, **left}
+
+    def rehearse(self) -> None:
+        """Open ahead what the first command needs, by a ``true`` of our own, which is not listed and leaves nothing."""
+        self.changes.get_ready()
+        Counters(self.cgroup)
+        if self.shell is not None:
+            path, state_fd = self.shell
+            env = {**self.place.environ, "SHELL": users.find_login_shell(self.place.uid)}
+            spec = Spec(sessions.build_shell_argv(path, state_fd, "true"), env, "/", state_fd=state_fd)
+            self.run_helper(spec, b"", None, REHEARSAL_SECONDS, SETTLED_BYTES, lambda _: None)
 
     def run_helper(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 RETRY_SECONDS = 0.02
 STARVED_SECONDS = 1.0
 MOST_SPARES = 4
+# oom_score_adj of commands, and of spares: the memory of a killed command (files in memory) may take some milliseconds to be freed.
+# If there was no spare left to kill meanwhile, the kernel killed the guest.
+VICTIM = b"1000"
 LAUNCHER_FD = 3  # where the launcher finds its end of the socket
 
 
@@ -257,6 +261,9 @@ class Spawner:
 
     def _ready(self, runner: Runner, leader: int) -> None:
         runner.leader = leader
+        if self._isolated and not self._make_victim(leader):
+            self._never_began(runner, signal.SIGKILL)
+            return
         if runner.on_packet is not None:  # its last leader was killed before it took the command
             self._let_begin(runner)
             return
@@ -266,6 +273,19 @@ class Spawner:
             self._spares.append(runner)
         else:  # many commands ended at once
             self._forget(runner)
+
+    def _make_victim(self, leader: int) -> bool:
+        """Make the kernel kill this process, and all that it starts, before the guest when memory runs out.
+
+        The leader cannot do it itself: nothing that the launcher starts may write below /proc. Returns False if a living leader
+        would start its command without that.
+        """
+        try:
+            with open(f"/proc/{leader}/oom_score_adj", "wb", buffering=0) as file:
+                file.write(VICTIM)
+        except OSError as error:
+            return error.errno in (errno.ENOENT, errno.ESRCH)  # it was killed
+        return True
 
     def _let_begin(self, runner: Runner) -> None:
         """Let a new leader begin the command that the last one left, unless it was stopped meanwhile."""

@@ -49,6 +49,11 @@ class Tracker:
         self._crowded = False
         self.last: dict[str, Any] = {"id": None, "created": [], "modified": [], "deleted": []}
 
+    def get_ready(self) -> None:
+        """Load what the first look needs."""
+        if self._wanted:
+            self._reader.load()
+
     def begin(self, acting: ActingOnFiles | None = None) -> None:
         """Note that a command is about to start, and scan the tree if that has not been done yet, ``acting`` as the user."""
         self._crowded = self._crowded or self._running > 0

@@ -66,8 +66,7 @@ class TreeReader:
         Gives up after these seconds of this thread's CPU time, and by the clock. Raises OSError if the folder cannot be opened,
         TooMuchError, TooLateError.
         """
-        if self._function is None:
-            self._function = self._load()
+        self.load()
         if self._function:
             fd = os.open(top, DIRECTORY)
             try:
@@ -79,13 +78,15 @@ class TreeReader:
             self._function = False
         return _read_in_python(top, time.thread_time() + cpu_seconds, time.monotonic() + clock_seconds)
 
-    def _load(self) -> Any:
+    def load(self) -> None:
+        """Load the library, if that has not been done."""
+        if self._function is not None:
+            return
         try:
-            function = ctypes.CDLL(self._library).read_tree
+            self._function = ctypes.CDLL(self._library).read_tree
+            self._function.restype = ctypes.c_int64
         except OSError:  # a guest outside of a sandbox
-            return False
-        function.restype = ctypes.c_int64
-        return function
+            self._function = False
 
     def _read_records(self, fd: int, cpu_seconds: float, clock_seconds: float) -> bytes | None:
         """Return the records, or None if the function needs a system call that this kernel does not have."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,13 +83,33 @@ class Handed:
         self.said(b"D")
 
 
+# Runs the program that its argument names as a kernel before 5.9 would: without close_range, by a system call filter.
+OLD_KERNEL = """
+import ctypes, os, struct, sys
+rows = ((0x20, 0, 0, 0), (0x15, 0, 1, 436), (6, 0, 0, 0x50000 | 38), (6, 0, 0, 0x7FFF0000))
+table = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
+program = ctypes.create_string_buffer(struct.pack("HP", 4, ctypes.addressof(table)))
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program): sys.exit(os.strerror(ctypes.get_errno()))
+if libc.syscall(436, 3, 3, 0) != -1: sys.exit("close_range works")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+INHERITED = (4, 9, 77, 200)  # by the launcher, which has no use for them
+
+
 @pytest.fixture
 def runner() -> Iterator[Handed]:
+    with launched([str(find_launcher())]) as handed:
+        yield handed
+
+
+@contextlib.contextmanager
+def launched(argv: list[str]) -> Iterator[Handed]:
+    """Start a launcher. Yields its first runner."""
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    path = find_launcher()
     with theirs, control:
-        move = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), LAUNCHER_FD)]
-        pid = os.posix_spawn(path, [str(path)], {}, file_actions=move)
+        move = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), fd) for fd in (LAUNCHER_FD, *INHERITED)]
+        pid = os.posix_spawn(argv[0], argv, {}, file_actions=move)
         theirs.close()
         control.send(packets.SETTING.pack(False, False))
         control.settimeout(SECONDS)
@@ -194,11 +216,11 @@ def test_a_program_is_found_as_exec_finds_it(runner: Handed, tmp_path: Path) -> 
         assert runner.killed() == 0
 
 
-@pytest.mark.parametrize("descriptors", [0, 2, 4, 5])
+@pytest.mark.parametrize("descriptors", [0, 2, 4, 5, 6])
 def test_a_spec_without_its_descriptors_is_refused(runner: Handed, descriptors: int) -> None:
     runner.leader()
     runner.send(Spec(["/bin/true"], {}, "/").pack(os.getuid(), os.getgid()), descriptors)
-    assert runner.failed() == ("start", errno.EBADMSG)
+    assert runner.failed() == ("start", errno.EBADMSG if descriptors < 6 else errno.EMSGSIZE)
 
 
 @pytest.mark.parametrize("packet", [b"x", b"F", bytes(packets.HEADER.size), b"x" * packets.SPEC_IN_PACKET])
@@ -212,6 +234,39 @@ def test_a_packet_that_is_cut_is_refused(runner: Handed) -> None:
     runner.leader()
     runner.send(Spec(["/bin/true", "x" * packets.SPEC_IN_PACKET], {}, "/").pack(os.getuid(), os.getgid()))
     assert runner.failed() == ("start", errno.EMSGSIZE)
+
+
+def test_a_kernel_without_close_range_leaves_a_command_no_descriptor_either(tmp_path: Path) -> None:
+    with launched([sys.executable, "-c", OLD_KERNEL, str(find_launcher())]) as runner:
+        test_a_command_inherits_nothing_but_its_descriptors(runner, tmp_path)
+
+
+# Lets its parent end, then starts a child with the number that the parent had, and leaves that behind with status 7.
+SAME_NUMBER = """
+import ctypes, os, struct, time
+leader = os.getppid()
+if os.fork(): os._exit(0)
+os.setsid()  # the number is in use as long as it is that of a session
+while os.path.exists(f"/proc/{leader}"): time.sleep(0.001)
+number = ctypes.c_int(leader)
+arguments = ctypes.create_string_buffer(struct.pack("8Q", 0, 0, 0, 0, 17, 0, 0, 0) + struct.pack("2Q", ctypes.addressof(number), 1))
+while (child := ctypes.CDLL(None).syscall(435, arguments, 80)) < 0: time.sleep(0.001)
+if child == 0:
+    time.sleep(0.1)
+    os._exit(7)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose the number of a process")
+def test_an_orphan_with_the_number_of_the_leader_is_not_the_leader(runner: Handed, tmp_path: Path) -> None:
+    """Its status replaced that of the command, which had been reported."""
+    leader = runner.leader()
+    (tmp_path / "same").write_text(SAME_NUMBER)
+    runner.hand(f"{sys.executable} {tmp_path}/same & sleep 0.1")
+    _, status, alone, _, _ = packets.STATUS.unpack(runner.said(b"X"))
+    assert (status, alone) == (0, 0)
+    runner.said(b"Z")
+    assert runner.next() != leader
 
 
 def test_a_command_inherits_nothing_but_its_descriptors(runner: Handed, tmp_path: Path) -> None:

@@ -64,7 +64,10 @@ def taken(env: LocalEnvironment) -> Iterator[None]:
     """All processes that wait for a command are killed, and nobody has noticed yet: until the end of the block."""
     assert env.backend.process is not None
     launcher = next(pid for pid, parent in read_parents().items() if parent == env.backend.process.pid)
-    time.sleep(0.3)  # for the last spare to be there
+    before: list[int] = []
+    while (seen := find_descendants(launcher)) != before:  # until the last spare is there
+        before = seen
+        time.sleep(0.3)
     runners = [pid for pid, parent in read_parents().items() if parent == launcher]
     leaders = [pid for pid, parent in read_parents().items() if parent in runners]
     assert leaders

@@ -7,7 +7,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,15 @@ def in_thread(work: Any) -> tuple[threading.Thread, list[Any]]:
 
 def ran(board: Switchboard) -> int:
     """Return how many times the command of a test was carried out."""
-    return len((Path(board._folder.name) / "ran").read_text().splitlines())
+    file = Path(board._folder.name) / "ran"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
 
 
 @pytest.mark.parametrize("count", [1, 23, 24, 100, 5000, 300_000])
@@ -158,7 +166,7 @@ def test_cancel_reaches_a_command_across_a_cut(board: Switchboard) -> None:
     board.cut()
     time.sleep(0.3)
     token.cancel()
-    thread.join(10)
+    thread.join(25)
     assert answers[0][0]["fault"]["code"] == "cancelled"
     host.close()
 
@@ -230,12 +238,14 @@ def test_a_later_host_finds_what_an_earlier_one_left(board: Switchboard) -> None
     host = board.first_host()
     host.run("export MARK=left; cd /tmp")
     in_background = host.run("sleep 1; echo late", args={"background": True})[0]["result"]["id"]
-    thread, answers = in_thread(lambda: host.run("sleep 1.5; echo fore", args={"session": None}))
-    time.sleep(0.3)
+    command = "echo x >> ran; sleep 1.5; echo fore; echo x >> ran"
+    thread, answers = in_thread(lambda: host.run(command, args={"session": None}))
+    wait_until(lambda: ran(board) == 1)
     host.close(detach=True)
-    thread.join(5)
+    thread.join(20)
     assert answers[0].reason == "closed"
-    time.sleep(2)
+    wait_until(lambda: ran(board) == 2)
+    time.sleep(0.5)  # for the guest to notice the end
     later = board.another_host()
     fields, blob = later.run("echo $MARK $PWD")
     assert blob == b"left /tmp\n"
@@ -340,7 +350,7 @@ def test_a_lease_waits_for_what_came_while_the_guest_was_stopped() -> None:
 def test_the_time_of_a_pause_is_given_back() -> None:
     with Switchboard() as board:
         host = board.first_host()
-        thread, answers = in_thread(lambda: host.run("sleep 2; echo done", timeout_seconds=2.5))
+        thread, answers = in_thread(lambda: host.run("sleep 1; echo done", timeout_seconds=2.5))
         time.sleep(0.3)
         host.pause_deadlines()
         os.kill(board.guest.pid, signal.SIGSTOP)  # its commands go on, unlike those of a paused container

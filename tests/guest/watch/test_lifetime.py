@@ -107,8 +107,8 @@ def test_watching_is_no_work(operation: str) -> None:
         reactor.after(0.05, watch)
 
     watch()
-    code, took = ended(reactor)
-    assert (code, took < 2.0) == (IDLE, True)
+    code, _ = ended(reactor)
+    assert code == IDLE
 
 
 def test_a_command_that_runs_is_work() -> None:

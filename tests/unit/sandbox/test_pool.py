@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -35,7 +36,7 @@ class Member(FakeEnvironment):
     def __init__(self, maker: Maker, **options: Any) -> None:
         super().__init__()
         self.maker, self.options = maker, options
-        self.alive, self.ended = False, 0
+        self.alive, self.ended, self.waited = False, 0, False
         self.taken: Member | None = None
 
     def stand_by(self) -> Self:
@@ -68,7 +69,7 @@ class Member(FakeEnvironment):
         return super().start()
 
     def close(self, *, wait: bool = False) -> None:
-        self.alive, self.ended = False, self.ended + 1
+        self.alive, self.ended, self.waited = False, self.ended + 1, self.waited or wait
         if self.taken is not None:
             self.taken.ended += 1
         super().close(wait=wait)
@@ -236,13 +237,22 @@ def test_no_more_than_max_size_are_there_at_once(maker: Maker) -> None:
         eventually(lambda: pool.stats().waiting == 1)
         time.sleep(0.3)
         assert len(maker.members) == 2
-        with pytest.raises(SandboxError, match="2 of at most 2 are in use") as raised:
+        with pytest.raises(SandboxError, match="in use: 2 of at most 2;") as raised:
             pool.acquire(timeout_seconds=0.01)
         assert raised.value.code is ErrorCode.capacity
         second.close()
         second.close()
         assert third.result().taken is maker.members[2]
         first.close()
+
+
+def test_a_pool_that_may_make_no_more_waits_for_a_close(maker: Maker) -> None:
+    with SandboxPool(size=2, max_size=2, environment=maker) as pool:
+        eventually(lambda: pool.stats().ready == 2)
+        with pool.acquire():
+            time.sleep(0.2)  # longer than refilling waits after an acquire
+            assert pool._members._next_look() > 0.1, "nothing can be done before: it must not look all the time"
+        eventually(lambda: pool.stats().ready == 2)
 
 
 # What goes wrong
@@ -333,12 +343,17 @@ def test_a_wrong_option_of_a_caller_takes_no_member(local: SandboxPool[LocalEnvi
         local.acquire(env=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="no option 'image'"):
         local.acquire(image="other")  # type: ignore[call-arg]
+    for option, words in (("name", "cannot have name"), ("keep", "cannot have keep"), ("metadata", "no metadata")):
+        with pytest.raises(SandboxError, match=words) as raised:
+            local.acquire(**{option: "work"})  # type: ignore[arg-type]
+        assert raised.value.code is ErrorCode.invalid_configuration
+        assert raised.value.hint
     with pytest.raises(SandboxError, match="lifetime_seconds=-1"):
         local.acquire(lifetime_seconds=-1)
-    with pytest.raises(SandboxError, match="no bridge"):
+    with pytest.raises(SandboxError, match="without a bridge"):
         local.acquire(network=Network.bridge())
     for seconds in (-1, float("nan")):
-        with pytest.raises(SandboxError, match="no time to wait"):
+        with pytest.raises(SandboxError, match="not a time to wait"):
             local.acquire(timeout_seconds=seconds)
     assert (local.stats().ready, local.stats().in_use) == (1, 0)
 
@@ -360,10 +375,11 @@ def test_a_start_that_fails_destroys_the_member(local: SandboxPool[LocalEnvironm
         ({"size": 0}, "nothing ready"),
         ({"size": -1}, "nothing ready"),
         ({"size": 3, "max_size": 2}, "less than size=3"),
-        ({"size": 1, "max_age_seconds": 0}, "no age"),
-        ({"size": 1, "max_age_seconds": float("nan")}, "no age"),
+        ({"size": 1, "max_age_seconds": 0}, "not an age"),
+        ({"size": 1, "max_age_seconds": float("nan")}, "not an age"),
         ({"size": 1, "keep": True}, "DockerEnvironment\\(keep="),
         ({"size": 1, "name": "work"}, "DockerEnvironment\\(name="),
+        ({"size": 1, "metadata": {}}, "no metadata"),
         ({"size": 1, "services": {"db": SideService(image="postgres", port=5432)}}, "side services db"),
         ({"size": 1, "parts": HostParts()}, "parts without a spec"),
         ({"size": 1, "spec": SandboxSpec(), "image": "other"}, "not both: image"),
@@ -417,6 +433,57 @@ def test_close_ends_members_those_under_way_too_and_waits_of_callers(maker: Make
         env.close()
 
 
+def test_two_closes_at_once_lose_no_member_and_a_later_one_waits_for_all(maker: Maker) -> None:
+    pool = SandboxPool(size=20, environment=maker).start()
+    eventually(lambda: pool.stats().ready == 20)
+    closing = [threading.Thread(target=pool.close) for _ in range(4)]
+    for each in closing:
+        each.start()
+    for each in closing:
+        each.join(30)
+    assert all(member.ended for member in maker.members)
+    pool.close(wait=True)
+    assert all(member.waited for member in maker.members)
+
+
+def test_what_was_being_made_is_waited_for_too(maker: Maker) -> None:
+    maker.turns = threading.Semaphore(0)
+    pool = SandboxPool(size=1, environment=maker).start()
+    eventually(lambda: pool.stats().creating == 1)
+    threading.Timer(0.1, maker.turns.release).start()
+    pool.close(wait=True)
+    assert [(bool(member.ended), member.waited) for member in maker.members] == [(True, True)]
+
+
+def test_a_sandbox_that_its_caller_dropped_still_counts(maker: Maker) -> None:
+    """Nobody closed it, so it still runs."""
+    with SandboxPool(size=1, max_size=1, environment=maker) as pool:
+        pool.acquire()
+        gc.collect()
+        assert pool.stats().in_use == 1
+        with pytest.raises(SandboxError, match="in use: 1 of at most 1;"):
+            pool.acquire(timeout_seconds=0.3)
+        assert len(maker.members) == 1
+
+
+def test_the_end_of_the_program_waits_once_for_all_pools() -> None:
+    """In each of them a sandbox is being made that will not be ready."""
+    program = """
+import atexit, time
+from sandbox import LocalEnvironment, SandboxPool, interrupts
+interrupts.EXIT_SECONDS = 1.0
+LocalEnvironment.stand_by = lambda self: time.sleep(600)
+pools = [SandboxPool(size=1, environment=LocalEnvironment).start() for _ in range(20)]
+while not all(pool.stats().creating for pool in pools):
+    time.sleep(0.01)
+began = time.monotonic()
+atexit._run_exitfuncs()
+print(time.monotonic() - began)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert 0.9 < float(done.stdout) < 10.0
+
+
 def test_ctrl_c_loses_no_sandbox(maker: Maker) -> None:
     """At any moment of an acquire in the main thread: each member is still ready, or ended, or has reached its caller."""
     main = threading.get_ident()
@@ -434,6 +501,47 @@ def test_ctrl_c_loses_no_sandbox(maker: Maker) -> None:
             assert pool.stats().waiting == 0
             for member in tuple(maker.members):
                 assert member.alive or member.ended or member in maker.started
+
+
+def test_ctrl_c_while_a_member_changes_hands_loses_nothing(
+    local: SandboxPool[LocalEnvironment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_away = LocalEnvironment.give_away
+
+    def struck(member: LocalEnvironment, backend: Any) -> Any:
+        given = give_away(member, backend)
+        signal.raise_signal(signal.SIGINT)
+        return given
+
+    eventually(lambda: local.stats().ready == 1)
+    process = local._members._ready[0].environment.backend.process
+    assert process is not None
+    monkeypatch.setattr(LocalEnvironment, "give_away", struck)
+    with pytest.raises(KeyboardInterrupt):
+        local.acquire()
+    assert eventually(lambda: process.poll() is not None)
+    assert local.stats().in_use == 0
+
+
+def test_nobody_waits_until_a_member_that_did_not_begin_is_gone(
+    local: SandboxPool[LocalEnvironment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[bool] = []
+    close = LocalEnvironment.close
+
+    def note(env: LocalEnvironment, *, wait: bool = False) -> None:
+        waits.append(wait)
+        close(env, wait=wait)
+
+    def silent(*_: object) -> None:
+        raise SandboxUnavailableError("no_answer", "It does not answer.")
+
+    monkeypatch.setattr(LocalEnvironment, "close", note)
+    monkeypatch.setattr(LocalEnvironment, "_begin", silent)
+    with pytest.raises(SandboxUnavailableError):
+        local.acquire()
+    assert waits
+    assert not any(waits)
 
 
 IN_A_PROCESS = """
@@ -505,9 +613,11 @@ def test_a_task_that_is_cancelled_leaves_nothing(maker: Maker) -> None:
                 await waiting[0]
             maker.turns.release(10)
             assert len({(await each).environment.taken for each in waiting[1:]}) == 2  # type: ignore[attr-defined]
-            maker.turns.release(10)
+            await asyncio.to_thread(eventually, lambda: pool.stats().ready == 1)
+            maker.turns = threading.Semaphore(0)
             with pytest.raises(SandboxError, match="within 0 s"):
-                await asyncio.gather(*(pool.acquire(timeout_seconds=0) for _ in range(5)))
+                await asyncio.gather(*(pool.acquire(timeout_seconds=0) for _ in range(2)))
+            maker.turns.release(10)
 
     asyncio.run(main())
 
@@ -524,5 +634,52 @@ def test_tasks_that_wait_hear_that_the_pool_was_closed(maker: Maker) -> None:
                 await waiting
             maker.turns.release(10)
             await closing
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_twice_while_its_sandbox_starts_leaves_nothing(maker: Maker) -> None:
+    starting, go = threading.Event(), threading.Event()
+
+    class Slow(Member):
+        def start(self) -> Self:
+            starting.set()
+            go.wait(30)
+            return super().start()
+
+    async def main() -> None:
+        async with AsyncSandboxPool(size=1, environment=lambda **options: Slow(maker, **options)) as pool:
+            acquiring = asyncio.create_task(pool.acquire())
+            await asyncio.to_thread(starting.wait, 30)
+            for _ in range(3):
+                acquiring.cancel()
+                await asyncio.sleep(0.02)
+            go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await acquiring
+            assert await asyncio.to_thread(eventually, lambda: maker.members[0].ended)
+            assert pool.stats().in_use == 0
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_as_it_enters_or_leaves_its_sandbox_leaves_nothing(maker: Maker) -> None:
+    async def main() -> None:
+        busy = threading.Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with AsyncSandboxPool(size=2, environment=maker) as pool:
+            first, second = await pool.acquire(), await pool.acquire()
+            asyncio.get_running_loop().run_in_executor(None, busy.wait, 30)  # no thread is free to close anything
+            entering, leaving = asyncio.create_task(first.__aenter__()), asyncio.create_task(second.__aexit__())
+            await asyncio.sleep(0)
+            for task in (entering, leaving):
+                task.cancel()
+            await asyncio.sleep(0)
+            assert pool.stats().in_use == 2
+            busy.set()
+            for task in (entering, leaving):
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            assert await asyncio.to_thread(eventually, lambda: pool.stats().in_use == 0)
 
     asyncio.run(main())

@@ -110,6 +110,35 @@ def test_one_that_fails_does_not_hold_up_the_others(removals: Removals, caplog: 
     assert "gamebox-1" in caplog.text
 
 
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_sandbox_that_is_closed_when_no_thread_can_be_started_is_not_waited_for(
+    removals: Removals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on none can be when the interpreter ends: the remover's runs since the first sandbox was started."""
+    remover = Remover()
+    remover.begin()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    removals.allowed.clear()
+    one, released = closed()
+    remover.add(one)
+    assert (released, remover.wait(0)) == ([], False)
+    removals.allowed.set()
+    assert one.wait(10)
+    assert released == [True]
+
+
+def test_in_a_process_that_may_have_no_more_threads_it_is_removed_at_once(
+    removals: Removals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    one, released = closed()
+    Remover().add(one)
+    assert (released, removals.names) == ([True], [NAME])
+
+
 def test_a_forked_process_does_not_inherit_the_work(removals: Removals) -> None:
     remover = Remover()
     os.register_at_fork(after_in_child=remover.forget)
@@ -128,7 +157,8 @@ AT_EXIT = """
 import sys, time
 from sandbox.docker import remover as module
 from sandbox.docker.container import removal
-module.EXIT_SECONDS = float(sys.argv[2])
+from sandbox import interrupts
+interrupts.EXIT_SECONDS = float(sys.argv[2])
 def remove(name, **_):
     time.sleep(float(sys.argv[1]))
     print("removed", flush=True)

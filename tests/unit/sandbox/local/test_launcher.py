@@ -40,6 +40,13 @@ def test_it_is_compiled_once_for_this_user(cache: Path, monkeypatch: pytest.Monk
     assert launcher.find_launcher() == path
 
 
+def test_a_relative_cache_is_not_looked_up_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert launcher.find_launcher().is_relative_to(tmp_path / "home/.cache/gamebox")
+
+
 def test_another_source_is_another_program(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = launcher.find_launcher()
     source = tmp_path / "launcher.c"

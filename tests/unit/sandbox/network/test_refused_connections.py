@@ -45,3 +45,18 @@ def test_one_thread_refuses_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
     while len(told) < 301 and time.monotonic() < until:
         time.sleep(0.005)
     assert told[-1] == GUEST_CHANNELS
+
+
+def test_without_a_thread_for_connections_the_pipe_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on, no thread can be started when the interpreter ends: the reader of the pipe must not fail for that."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    streams = Streams(lambda *_: None, _never)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            streams.take(Kind.OPEN, GUEST_CHANNELS, pack_message({"host": "example.com", "port": 80}))
+            assert not streams.busy
+    streams.close()

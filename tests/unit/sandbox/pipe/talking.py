@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from sandbox.errors import SandboxUnavailableError
+from sandbox.guest.protocol.wire import Kind
 from sandbox.pipe import transport
 from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
@@ -40,6 +43,25 @@ def silent(guest: ScriptedGuest, request: GuestRequest) -> None:
 
 def echo(guest: ScriptedGuest, request: GuestRequest) -> None:
     guest.reply(request, request.args, request.blob)
+
+
+def send_in_pieces(guest: ScriptedGuest, patched: pytest.MonkeyPatch) -> None:
+    """Have the pipe to ``guest`` take the beginning of what is sent, then nothing for a moment."""
+    send, calls = guest.stream.send, itertools.count()
+    patched.setattr(guest.stream, "send", lambda data, seconds: 0 if next(calls) % 2 else send(data[:10], seconds))
+
+
+def pong_and_echo(guest: ScriptedGuest, request: GuestRequest) -> None:
+    """Answer a ping first, as a guest does, then the request."""
+
+    def answer() -> None:
+        assert guest.wait_for(Kind.PING)
+        for kind, channel, payload in guest.heard:
+            if kind == Kind.PING:
+                guest.frame(Kind.PONG, channel, payload)
+        echo(guest, request)
+
+    threading.Thread(target=answer).start()
 
 
 def fails(host: Transport, reason: str, *words: str, **options: Any) -> SandboxUnavailableError:

@@ -20,7 +20,7 @@ from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import CancelToken, Watch
 from sandbox.testing import GuestRequest, ScriptedGuest
 
-from .talking import echo, explain, silent, talk
+from .talking import echo, explain, pong_and_echo, send_in_pieces, silent, talk
 
 
 def names() -> list[str]:
@@ -66,6 +66,12 @@ def test_a_command_has_ended_when_the_cancellation_of_its_task_is_raised(tmp_pat
 
 async def request(host: Transport, seconds: float = 5.0, **options: Any) -> tuple[dict[str, Any], bytes]:
     return await awaiting.request(host, "read", {}, timeout_seconds=seconds, **{"stoppable": False, **options})
+
+
+def test_a_request_that_a_full_pipe_takes_in_pieces_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    with talk(pong_and_echo) as (host, guest):
+        send_in_pieces(guest, monkeypatch)
+        assert asyncio.run(request(host))[0]["result"] == {}
 
 
 async def holds(what: Callable[[], object]) -> None:

@@ -18,8 +18,8 @@ from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
 from sandbox.pipe import pending_request
 from sandbox.pipe.frames import FrameReader
-from sandbox.pipe.reader import pipe_reader
-from sandbox.pipe.reading import Reading
+from sandbox.pipe.reader import PipeReader, pipe_reader
+from sandbox.pipe.reading import READ_BYTES, Reading
 from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
 from sandbox.testing.scripted_guest import SocketStream
@@ -36,8 +36,15 @@ def eventually(holds: Callable[[], object]) -> bool:
     return bool(holds())
 
 
-def readers() -> int:
-    return sum(thread.name == "gamebox-reader" for thread in threading.enumerate())
+@pytest.fixture(autouse=True)
+def own_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipes of other tests may still be open, and be read by the reader of this process."""
+    monkeypatch.setattr("sandbox.pipe.reader._reader", PipeReader())
+
+
+def threads_of_ours(before: set[threading.Thread]) -> list[str]:
+    begun = (thread.name for thread in threading.enumerate() if thread not in before)
+    return [name for name in begun if name.startswith("gamebox")]
 
 
 @contextlib.contextmanager
@@ -49,9 +56,9 @@ def many(count: int, script: Any = echo) -> Iterator[list[tuple[Transport, Scrip
 @pytest.mark.parametrize("own", [0.02, 0.0], ids=["by callers", "by the reader"])
 def test_one_thread_serves_all_and_ends_with_the_last(own: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending_request, "OWN_SECONDS", own)
-    others = len(os.listdir("/proc/self/fd"))
+    others, threads_before = len(os.listdir("/proc/self/fd")), set(threading.enumerate())
     with many(20) as made:
-        assert readers() == 1
+        assert threads_of_ours(threads_before) == ["gamebox-reader"]
         for n, (host, _) in enumerate(made * 3):
             assert host.request("read", {"n": n}, timeout_seconds=5)[0]["result"] == {"n": n}
         threads = [
@@ -62,8 +69,8 @@ def test_one_thread_serves_all_and_ends_with_the_last(own: float, monkeypatch: p
         for thread in threads:
             thread.join(60)
         assert not any(host._pending for host, _ in made)
-        assert [t.name for t in threading.enumerate() if t.name.startswith("gamebox")] == ["gamebox-reader"]
-    assert eventually(lambda: readers() == 0)
+        assert threads_of_ours(threads_before) == ["gamebox-reader"]
+    assert eventually(lambda: not threads_of_ours(threads_before))
     assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= others)
 
 
@@ -102,6 +109,41 @@ def test_a_pipe_that_never_runs_dry_does_not_hold_up_the_others(monkeypatch: pyt
         waiting.join(60)
 
 
+class Records:
+    """A stream that never runs dry and decrypts whole records, as TLS does: what is left of one is reported by ``buffered``."""
+
+    def __init__(self, record: int) -> None:
+        self.data = b"".join(wire.frame(NONCE, n, Kind.PONG, n) for n in range(100_000))
+        self.record, self.at, self.buffered = record, 0, 0
+
+    def descriptors(self) -> tuple[int, ...]:
+        return ()
+
+    def receive_into(self, view: memoryview) -> int:
+        size = self.buffered if len(view) == self.buffered else len(view)
+        view[:size] = self.data[self.at : self.at + size]
+        self.at += size
+        self.buffered = -self.at % self.record
+        return size
+
+
+@pytest.mark.parametrize(("bound", "value"), [("MOST_READS", 3), ("MOST_SECONDS", 0.0)])
+def test_a_turn_ends_though_more_comes_and_leaves_nothing_decrypted(
+    bound: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of bytes that TLS has decrypted, no descriptor tells: nobody would come back for them."""
+    monkeypatch.setattr(f"sandbox.pipe.reading.{bound}", value)
+    stream, taken = Records(1000), list[int]()
+    reading = Reading(
+        stream, NONCE, b"", lambda _, channel, __: taken.append(channel), lambda *_: None, lambda now: now  # type: ignore[arg-type]
+    )  # fmt: skip
+    for turn in range(1, 4):
+        assert reading._serve() is None
+        assert stream.buffered == 0
+        assert 0 < stream.at <= turn * (3 * READ_BYTES + 1000)
+    assert taken == list(range(len(taken)))
+
+
 def test_a_forked_process_reads_nothing_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with talk(echo) as (host, _):
         child = os.fork()
@@ -129,6 +171,28 @@ def test_what_was_read_before_is_taken_first() -> None:
         assert reading.stop(5)
         assert not reading.stop(0)
     assert taken == [(Kind.PONG, 0, b""), (Kind.PONG, 1, b"")]
+
+
+def test_who_closes_a_pipe_goes_on_as_soon_as_its_reader_has_ended_it() -> None:
+    near, far = socket.socketpair()
+    ending, closed = threading.Event(), threading.Event()
+
+    def ended(*_: object) -> None:
+        ending.set()
+        assert closed.wait(60)
+        time.sleep(0.05)  # until the other thread waits
+
+    reading = Reading(SocketStream(near), NONCE, b"", lambda *_: None, ended, lambda now: now + 9)
+    with near, far:
+        reading.begin(time.monotonic() + 9)
+        far.shutdown(socket.SHUT_WR)
+        assert ending.wait(60)
+        stopping = threading.Thread(target=reading.stop, args=(600.0,))
+        stopping.start()
+        closed.set()
+        stopping.join(60)
+        assert not stopping.is_alive()
+        assert reading.over
 
 
 @given(

@@ -18,7 +18,7 @@ from sandbox.pipe import transport
 from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
 
-from .talking import GRACE, echo, explain, fails, silent, talk
+from .talking import GRACE, echo, explain, fails, pong_and_echo, send_in_pieces, silent, talk
 
 # --- answers ---------------------------------------------------------------------------------------------------------------
 
@@ -40,6 +40,13 @@ def test_a_number_that_json_does_not_have_is_not_sent() -> None:
         with pytest.raises(OperationError) as caught:
             host.request("run", {"cpu_seconds": float("inf")}, timeout_seconds=5)
         assert caught.value.code == "invalid_arguments"
+        assert host.request("read", {"path": "x"}, timeout_seconds=5)[0]["result"] == {"path": "x"}
+
+
+def test_a_request_that_a_full_pipe_takes_in_pieces_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ping behind it went on its own channel, and the answer to that ping broke the protocol."""
+    with talk(pong_and_echo) as (host, guest):
+        send_in_pieces(guest, monkeypatch)
         assert host.request("read", {"path": "x"}, timeout_seconds=5)[0]["result"] == {"path": "x"}
 
 
@@ -183,6 +190,19 @@ def test_silence_is_broken_by_pings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- the end of the pipe ---------------------------------------------------------------------------------------------------
+
+
+def test_a_pipe_can_end_when_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``close`` joined a thread that had never been started: from Python 3.12 on none can be when the interpreter ends."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with talk(echo) as (host, guest):
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        guest.hang_up()
+        fails(host, "pipe_broken")
+        host.close()
 
 
 def test_the_end_of_the_pipe_wakes_everybody() -> None:

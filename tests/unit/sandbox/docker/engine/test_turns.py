@@ -59,7 +59,7 @@ def test_a_turn_that_does_not_come_in_time_is_a_refusal_that_says_why() -> None:
     holder.join()
     error = caught.value
     assert (error.code, error.retryable, error.effects) == (ErrorCode.capacity, True, "none")
-    assert "1 are being started, and 0 waited before it" in error.message
+    assert "(being started: 1; waiting before it: 0)" in error.message
     assert len({hint_for(reader, error.hint) for reader in ("model", "cli", "host")}) == 3
     with turns.turn():
         assert turns._free == 0
