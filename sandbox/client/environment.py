@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from sandbox.transfers.copying import Incoming, outgoing
 
 from .asking import BYTES_TOO, INLINE_STDIN_BYTES, Asked, ident_of, new_ident
 from .codes import ProblemCode
+from .creating import START_SECONDS, Creation
 from .initial_files import certificates, checked_workspace
 from .network import RemoteNetwork, network_data
 from .service import Call, Service, nonsense
@@ -42,8 +42,6 @@ from .transfers import download, upload
 
 log = logging.getLogger(__name__)
 
-# A start may wait for an image to be built.
-START_SECONDS = 600.0
 # A prompt is not kept waiting for the description of the sandbox.
 LOOK_SECONDS = 2.0
 CLOSE_SECONDS = 10.0
@@ -130,8 +128,6 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         self._starting = threading.RLock()
         self._changing = threading.RLock()
         self._start_error: SandboxError | None = None
-        # Made once: a start that is sent again makes no second sandbox.
-        self._idempotency_key = secrets.token_hex(16)
         self._id: str | None = None
         self._closed = self._deleted = False
         # An hour that nobody asked for is renewed, so that no long run of an agent ends with it.
@@ -188,15 +184,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             raise _closed()
         keep, self.keep = self.keep, False  # one that is to be kept is not left by a start that failed
         try:
-            call = Call(
-                "POST",
-                "/v1/sandboxes",
-                json.dumps(self._body).encode(),
-                headers={"Idempotency-Key": self._idempotency_key},
-                read_seconds=START_SECONDS,
-                repeatable=True,
-            )
-            self._take(self.service.json(call))
+            self._take(Creation(self.service, "/v1/sandboxes", self._body).carry_out())
             self._fill()
             if self._closed:
                 raise _closed()
@@ -431,11 +419,8 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
 
         def work(started: float) -> Envelope[op.ForkResult]:
             body = {"count": count, **({} if checkpoint is None else {"checkpoint": checkpoint})}
-            headers = {"Idempotency-Key": secrets.token_hex(16)}
-            path = f"{self._path()}/fork"
-            call = Call("POST", path, json.dumps(body).encode(), headers=headers, read_seconds=START_SECONDS, repeatable=True)
             try:
-                found = self.service.json(call)
+                found = Creation(self.service, f"{self._path()}/fork", body).carry_out()
             except SandboxError as error:
                 if error.code is ProblemCode.invalid_body:
                     error.code = ErrorCode.invalid_arguments

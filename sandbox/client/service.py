@@ -132,6 +132,10 @@ class Service:
         """Send the request and return the answer, read to its end. Raises SandboxError for all but a 2xx."""
         return self._attempt(call, self._read)
 
+    def send_once(self, call: Call) -> httpx.Response:
+        """Send the request, not again, and return whatever is answered. Raises httpx.TransportError."""
+        return self._read(call)
+
     def json(self, call: Call) -> Any:
         """Send the request and return the data of the answer. Raises SandboxError."""
         return self._data(call, self.request(call))

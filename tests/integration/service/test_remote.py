@@ -305,6 +305,24 @@ with interrupt_on_termination():
             assert not any(each.running for each in done(env.processes()).commands)
 
 
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 1.0])
+def test_ctrl_c_during_the_start_leaves_no_sandbox(service: ServiceProcess, seconds: float) -> None:
+    program = f"""
+import os, signal, threading
+from sandbox import Limits, RemoteEnvironment
+env = RemoteEnvironment({IMAGE!r}, limits=Limits(memory_bytes=64 << 20))
+env.service.is_alive()
+threading.Timer({seconds}, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+with env:
+    env.run("sleep 600")
+"""
+    before = set(ids(service))
+    environ = {**os.environ, "GAMEBOX_URL": service.url, "GAMEBOX_API_KEY": service.key}
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert "KeyboardInterrupt" in ended.stderr
+    assert set(ids(service)) <= before
+
+
 def test_a_run_goes_on_while_the_service_is_dead(mortal: ServiceProcess, env_of_mortal: RemoteEnvironment) -> None:
     env, answers = env_of_mortal, list[Any]()
     running = threading.Thread(target=lambda: answers.append(env.run("echo x >> n; sleep 3; cat n")))
