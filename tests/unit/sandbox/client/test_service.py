@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -162,6 +163,29 @@ def test_a_long_request_goes_on_while_the_service_lives(server: Scripted, servic
     call = Call("POST", "/v1/x", read_seconds=0.2, repeatable=True, joins=True, patience_seconds=0)
     assert service.json(call) == "there"
     assert [seen[1] for seen in server.seen] == ["/v1/x", "/healthz", "/v1/x"]
+
+
+async def awaited(service: Service, call: Call) -> Any:
+    async with service.asynchronous() as client:
+        return await service.json_awaited(call, client)
+
+
+def test_in_a_loop_requests_are_sent_again_as_well(server: Scripted, service: Service) -> None:
+    server.answers = [hangs_up, says(503, {"detail": "Full."}, Retry_After="1"), says(200, "there")]
+    assert asyncio.run(awaited(service, Call("POST", "/v1/x", b"{}", repeatable=True))) == "there"
+    assert [seen[2]["Authorization"] for seen in server.seen] == [f"Bearer {KEY}"] * 3
+    server.answers = [lambda _: time.sleep(0.5), says(200, "alive"), says(200, "there")]
+    long = Call("POST", "/v1/x", read_seconds=0.2, repeatable=True, joins=True, patience_seconds=0)
+    assert asyncio.run(awaited(service, long)) == "there"
+
+
+def test_in_a_loop_errors_are_the_same(server: Scripted, service: Service) -> None:
+    server.answers = [hangs_up, says(401, {"detail": "No.", "code": "unauthorized"})]
+    with pytest.raises(SandboxUnavailableError, match="does not answer"):
+        asyncio.run(awaited(service, Call("POST", "/v1/x")))
+    with pytest.raises(SandboxError) as caught:
+        asyncio.run(awaited(service, Call("POST", "/v1/x")))
+    assert caught.value.code is ProblemCode.unauthorized
 
 
 def test_a_service_that_is_not_there_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
