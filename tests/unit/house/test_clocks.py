@@ -21,6 +21,7 @@ SHOWN = {
     "sandbox/envelope.py",  # the timestamp of an answer
     "sandbox/service/clock.py",  # times that are answered, and ends that outlive the process
     "sandbox/client/listing.py",  # ages that are shown
+    "sandbox/client/time_to_live.py",  # when a service, whose clock it is, ends a sandbox
     "sandbox/docker/container/create.py",  # a label for people
     "sandbox/docker/kept/inventory.py",  # ages that are shown
     "sandbox/docker/kept/owners.py",  # since when, to be shown; a week after which a file may go
