@@ -38,8 +38,8 @@ LOOK_SECONDS = 0.5
 TIDY_SECONDS = 600.0
 # Uploads and downloads at once: each holds a thread for as long as its client takes.
 MOST_TRANSFERS = 64
-# Requests, creations and events of longer ago are forgotten.
-REMEMBERED_SECONDS = 86400.0
+# Creations, events and requests without an answer of longer ago are forgotten; of those with one there are many more.
+REMEMBERED_SECONDS, ANSWERED_SECONDS = 86400.0, 900.0
 # The sections of a description that change from moment to moment are asked for.
 _PASSING = ("left",)
 # After these the sandbox may still run: it is attached to again.
@@ -418,7 +418,7 @@ class Fleet:
                     log.exception("could not look at the sandbox %s", live.record.id)
             if time.monotonic() - self._tidied > TIDY_SECONDS:
                 self._tidied = time.monotonic()
-                self.database.note(_forget_old(now() - REMEMBERED_SECONDS))
+                self.database.note(_forget_old(now()))
 
     def _look_at(self, live: LiveSandbox) -> None:
         record = live.record
@@ -478,10 +478,10 @@ def _write(connection: Any, record: SandboxRecord) -> rows.Event:
     return rows.add_event(connection, record.tenant, record.id, now(), data)
 
 
-def _forget_old(before: float) -> Callable[[Any], None]:
+def _forget_old(at: float) -> Callable[[Any], None]:
     def forget(connection: Any) -> None:
-        request_rows.forget(connection, before)
-        rows.forget_events(connection, before)
+        request_rows.forget(connection, at - REMEMBERED_SECONDS, at - ANSWERED_SECONDS)
+        rows.forget_events(connection, at - REMEMBERED_SECONDS)
 
     return forget
 

@@ -56,9 +56,9 @@ def of_sandbox(connection: sqlite3.Connection, sandbox: str, *, most: int) -> li
     return [_known(row) for row in rows]
 
 
-def forget(connection: sqlite3.Connection, before: float) -> None:
-    """Forget requests and creations from before that time; a request that was never answered, too."""
-    connection.execute("DELETE FROM requests WHERE sent_at < ?", (before,))
+def forget(connection: sqlite3.Connection, before: float, answered_before: float) -> None:
+    """Forget requests and creations from before that time, and requests that were answered before the other."""
+    connection.execute("DELETE FROM requests WHERE sent_at < ? OR answered_at < ?", (before, answered_before))
     connection.execute("DELETE FROM creations WHERE created_at < ?", (before,))
 
 

@@ -151,6 +151,15 @@ def test_a_locked_store_is_an_error_that_passes(tmp_path: Path, monkeypatch: pyt
     asyncio.run(work())
 
 
+def request_at(sent: float, answered: float | None) -> Callable[[sqlite3.Connection], None]:
+    def work(connection: sqlite3.Connection) -> None:
+        requests.begin(connection, "abc", f"r{sent}", "run", b"d", sent)
+        if answered is not None:
+            requests.answered(connection, "abc", f"r{sent}", answered)
+
+    return work
+
+
 def test_the_first_request_with_an_id_is_told_to_the_second(tmp_path: Path) -> None:
     async def work() -> None:
         database = Database(tmp_path / "db")
@@ -163,6 +172,11 @@ def test_the_first_request_with_an_id_is_told_to_the_second(tmp_path: Path) -> N
         await database.call(lambda c: requests.answered(c, "abc", "r", 3.0))
         (listed,) = await database.call(lambda c: requests.of_sandbox(c, "abc", most=5))
         assert listed.answered_at == 3.0
+        for sent, answered in ((10.0, 11.0), (20.0, 21.0), (30.0, None)):
+            await database.call(request_at(sent, answered))
+        await database.call(lambda c: requests.forget(c, 5.0, 15.0))
+        kept = await database.call(lambda c: requests.of_sandbox(c, "abc", most=5))
+        assert [each.sent_at for each in kept] == [30.0, 20.0]
         await database.call(lambda c: sandboxes.delete(c, "abc"))
         assert await database.call(lambda c: requests.of_sandbox(c, "abc", most=5)) == []
         database.close()
