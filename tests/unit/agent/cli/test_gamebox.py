@@ -96,6 +96,17 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize(("arguments", "is_the_command"), [("", True), ("['version']", False)])
+def test_only_a_process_of_the_command_looks_for_no_garbage_at_its_end(arguments: str, is_the_command: bool) -> None:
+    code = (
+        "import atexit, gc, sys; sys.argv = ['gamebox', 'version']\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0, gc.get_threshold()[0] > 10_000))\n"
+        f"from agent.cli.app import main; main({arguments})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == f"{is_the_command} {is_the_command}"
+
+
 def test_help_is_the_same_however_it_is_asked_for() -> None:
     code = HELP + (
         f"for name in {COMMANDS!r}:\n"
