@@ -289,15 +289,22 @@ def _check_sizes(size: int, max_size: int | None, max_age_seconds: float | None)
 def _check_options(
     spec: SandboxSpec | None, parts: HostParts | None, environment: object, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the options of the pool's sandboxes. Raises SandboxError ``invalid_configuration`` for what no pool can have."""
+    """Return the options of the pool's sandboxes.
+
+    Raises TypeError, and SandboxError ``invalid_configuration`` for what no pool can have.
+    """
+    if isinstance(spec, str):  # an easy mistake: DockerEnvironment takes its image first
+        raise TypeError(f"SandboxPool() takes a SandboxSpec first, not an image: write image={spec!r:.80}.")
     if spec is not None:
+        from sandbox.docker.spec import HostParts as Parts
+        from sandbox.docker.spec import SandboxSpec as Spec
+
+        check_types("SandboxPool", spec=(spec, Spec), parts=(parts, Parts | None))
         if options or environment is not None:
             other = "environment" if environment is not None else next(iter(options))
             raise _invalid(
                 f"A pool takes a spec or options, not both: {other} was given as well.", f"Leave out {other}."
             )
-        from sandbox.docker.spec import HostParts as Parts
-
         options = (parts or Parts()).arguments(spec)
         options = {name: value for name, value in options.items() if value != _KEPT.get(name, options)}
     elif parts is not None:

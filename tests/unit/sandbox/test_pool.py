@@ -399,6 +399,14 @@ def test_wrong_types_are_type_errors(options: dict[str, Any]) -> None:
         SandboxPool(**options)
 
 
+@pytest.mark.parametrize(
+    ("first", "words"), [("gamebox/base", "write image='gamebox/base'"), (7, "spec must be a SandboxSpec, not int")]
+)
+def test_what_is_not_a_spec_is_a_type_error_that_says_what_to_write(first: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        SandboxPool(first, size=1)
+
+
 def test_a_pool_that_was_only_made_has_started_nothing(maker: Maker) -> None:
     pool = SandboxPool(size=1, environment=maker)
     time.sleep(0.05)
