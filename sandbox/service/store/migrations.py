@@ -71,6 +71,11 @@ STEPS = (
     ) STRICT;
     CREATE INDEX events_of_tenants ON events (tenant, id);
     """,
+    """
+    CREATE TABLE members (
+        ident TEXT PRIMARY KEY
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 
 
