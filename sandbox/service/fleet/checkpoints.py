@@ -88,7 +88,7 @@ class Checkpoints:
             )
 
         def write(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT INTO checkpoints VALUES (?, ?, ?)", (self._sandbox, name, file))
+            connection.execute("INSERT INTO checkpoints (sandbox, name, file) VALUES (?, ?, ?)", (self._sandbox, name, file))
 
         await self._database.call(write)
         return answer

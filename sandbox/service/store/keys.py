@@ -24,7 +24,7 @@ class KeyRecord:
 
 def insert(connection: sqlite3.Connection, record: KeyRecord) -> None:
     """Add a key, and its tenant if that is new."""
-    connection.execute("INSERT OR IGNORE INTO tenants VALUES (?, ?)", (record.tenant, record.created_at))
+    connection.execute("INSERT OR IGNORE INTO tenants (id, created_at) VALUES (?, ?)", (record.tenant, record.created_at))
     row: dict[str, Any] = asdict(record)
     connection.execute(
         f"INSERT INTO keys ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",  # noqa: S608

@@ -76,6 +76,16 @@ STEPS = (
         ident TEXT PRIMARY KEY
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE tenants ADD COLUMN name TEXT NOT NULL DEFAULT '';
+    ALTER TABLE tenants ADD COLUMN deleting_at REAL;
+    ALTER TABLE tenants ADD COLUMN ceiling TEXT NOT NULL DEFAULT '{}';
+    ALTER TABLE tenants ADD COLUMN quota TEXT NOT NULL DEFAULT '{}';
+    ALTER TABLE tenants ADD COLUMN transferred REAL NOT NULL DEFAULT 0;
+    ALTER TABLE tenants ADD COLUMN transferred_at REAL NOT NULL DEFAULT 0;
+    ALTER TABLE sandboxes ADD COLUMN gone_at REAL;
+    ALTER TABLE checkpoints ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 

@@ -62,14 +62,20 @@ def forget(connection: sqlite3.Connection, before: float, answered_before: float
     connection.execute("DELETE FROM creations WHERE created_at < ?", (before,))
 
 
+def creation(connection: sqlite3.Connection, tenant: str, key: str) -> Creation | None:
+    """Return the first creation with an idempotency key, if there is one."""
+    row = connection.execute("SELECT * FROM creations WHERE tenant = ? AND key = ?", (tenant, key)).fetchone()
+    if row is None:
+        return None
+    return Creation(row["digest"], row["sandbox"], None if row["answer"] is None else json.loads(row["answer"]))
+
+
 def begin_creation(
     connection: sqlite3.Connection, tenant: str, key: str, digest: bytes, sandbox: str, at: float
 ) -> Creation | None:
     """Write down that ``sandbox`` is created for an idempotency key; return the first creation, if there is one."""
-    row = connection.execute("SELECT * FROM creations WHERE tenant = ? AND key = ?", (tenant, key)).fetchone()
-    if row is not None:
-        answer = None if row["answer"] is None else json.loads(row["answer"])
-        return Creation(row["digest"], row["sandbox"], answer)
+    if (found := creation(connection, tenant, key)) is not None:
+        return found
     connection.execute(
         "INSERT INTO creations (tenant, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
         (tenant, key, digest, sandbox, at),

@@ -18,7 +18,8 @@ _JSON = ("metadata", "description", "spec", "env")
 class SandboxRecord:
     """One sandbox of a tenant. ``ident`` is the name of its container; times are seconds since the epoch.
 
-    ``reason`` is why it ended, in one word, and ``post_mortem`` in words.
+    ``reason`` is why it ended, in one word, and ``post_mortem`` in words. ``gone_at`` is when it was certain that nothing of it
+    is left.
     ``spec`` is what ``SandboxSpec.to_data`` returned, ``env`` the values of the variables that it names.
     """
 
@@ -31,6 +32,7 @@ class SandboxRecord:
     time_to_live_seconds: float
     reason: str | None = None
     post_mortem: str | None = None
+    gone_at: float | None = None
     ended_at: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     description: Mapping[str, str] = field(default_factory=dict)
