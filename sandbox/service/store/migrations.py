@@ -86,6 +86,13 @@ STEPS = (
     ALTER TABLE sandboxes ADD COLUMN gone_at REAL;
     ALTER TABLE checkpoints ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    CREATE TABLE public_ports (
+        sandbox TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
+        port INTEGER NOT NULL,
+        PRIMARY KEY (sandbox, port)
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 
 
