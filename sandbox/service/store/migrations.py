@@ -93,6 +93,24 @@ STEPS = (
         PRIMARY KEY (sandbox, port)
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE audit (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        at REAL NOT NULL,
+        tenant TEXT NOT NULL,
+        key TEXT NOT NULL,
+        address TEXT NOT NULL,
+        action TEXT NOT NULL,
+        target TEXT NOT NULL,
+        status INTEGER NOT NULL,
+        outcome TEXT NOT NULL,
+        request TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX audit_of_tenants ON audit (tenant, id);
+    CREATE INDEX audit_by_time ON audit (at);
+    CREATE TABLE service (id TEXT NOT NULL, boot TEXT, clock_offset REAL) STRICT;
+    INSERT INTO service (id) VALUES (lower(hex(randomblob(8))));
+    """,
 )
 
 
