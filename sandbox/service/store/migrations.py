@@ -111,6 +111,13 @@ STEPS = (
     CREATE TABLE service (id TEXT NOT NULL, boot TEXT, clock_offset REAL) STRICT;
     INSERT INTO service (id) VALUES (lower(hex(randomblob(8))));
     """,
+    """
+    ALTER TABLE tenants ADD COLUMN events INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE events ADD COLUMN number INTEGER NOT NULL DEFAULT 0;
+    UPDATE events SET number = id;
+    UPDATE tenants SET events = coalesce((SELECT max(id) FROM events WHERE tenant = tenants.id), 0);
+    CREATE INDEX events_by_number ON events (tenant, number);
+    """,
 )
 
 

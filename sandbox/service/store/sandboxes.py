@@ -42,7 +42,7 @@ class SandboxRecord:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What became of a sandbox, as ``data`` for those who watch; ``id`` grows."""
+    """What became of a sandbox, as ``data`` for those who watch; ``id`` grows by one with each event of the tenant."""
 
     id: int
     tenant: str
@@ -76,32 +76,36 @@ def every(connection: sqlite3.Connection) -> list[SandboxRecord]:
 
 
 def add_event(connection: sqlite3.Connection, tenant: str, sandbox: str, at: float, data: Mapping[str, Any]) -> Event:
-    """Write down what became of a sandbox."""
-    added = connection.execute(
-        "INSERT INTO events (tenant, sandbox, at, data) VALUES (?, ?, ?, ?)", (tenant, sandbox, at, json.dumps(data))
+    """Write down what became of a sandbox. Numbers are the tenant's own: gaps would tell of what others do."""
+    counted = connection.execute("UPDATE tenants SET events = events + 1 WHERE id = ? RETURNING events", (tenant,))
+    row = counted.fetchone()
+    number = 0 if row is None else int(row[0])  # nobody can ask for those of a tenant that is gone
+    connection.execute(
+        "INSERT INTO events (tenant, sandbox, at, data, number) VALUES (?, ?, ?, ?, ?)",
+        (tenant, sandbox, at, json.dumps(data), number),
     )
-    return Event(added.lastrowid or 0, tenant, sandbox, data)
+    return Event(number, tenant, sandbox, data)
 
 
 def events_after(
     connection: sqlite3.Connection, tenant: str, sandbox: str | None, after: int, most: int
 ) -> list[Event] | None:
     """Return the events of a tenant, or of one sandbox, after the one with that id; None if some of them were forgotten."""
-    oldest = connection.execute("SELECT min(id) FROM events").fetchone()[0]
-    last = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'events'").fetchone()[0] or 0
+    oldest = connection.execute("SELECT min(number) FROM events WHERE tenant = ?", (tenant,)).fetchone()[0]
+    last = last_event(connection, tenant)
     if after > last or (after < last and (oldest is None or after < oldest - 1)):
         return None
     rows = connection.execute(
-        "SELECT * FROM events WHERE tenant = ? AND id > ? AND (? IS NULL OR sandbox = ?) ORDER BY id LIMIT ?",
+        "SELECT * FROM events WHERE tenant = ? AND number > ? AND (? IS NULL OR sandbox = ?) ORDER BY number LIMIT ?",
         (tenant, after, sandbox, sandbox, most),
     )
-    return [Event(row["id"], row["tenant"], row["sandbox"], json.loads(row["data"])) for row in rows]
+    return [Event(row["number"], row["tenant"], row["sandbox"], json.loads(row["data"])) for row in rows]
 
 
-def last_event(connection: sqlite3.Connection) -> int:
-    """Return the id of the last event; 0 if there was none."""
-    found = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'events'").fetchone()[0]
-    return int(found or 0)
+def last_event(connection: sqlite3.Connection, tenant: str) -> int:
+    """Return the id of the last event of a tenant; 0 if there was none."""
+    found = connection.execute("SELECT events FROM tenants WHERE id = ?", (tenant,)).fetchone()
+    return 0 if found is None else int(found[0])
 
 
 def forget_events(connection: sqlite3.Connection, before: float) -> None:

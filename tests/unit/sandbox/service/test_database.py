@@ -189,8 +189,10 @@ def test_events_are_read_after_one_unless_some_were_forgotten(tmp_path: Path) ->
         database = Database(tmp_path / "db")
 
         def add(c: sqlite3.Connection) -> None:
+            c.executemany("INSERT INTO tenants (id, created_at) VALUES (?, 0)", [("t",), ("other",)])
             for n in range(4):
                 sandboxes.add_event(c, "t", f"s{n % 2}", float(n), {"n": n})
+                sandboxes.add_event(c, "other", "s9", 99.0, {"n": -n})
 
         await database.call(add)
 
@@ -205,7 +207,9 @@ def test_events_are_read_after_one_unless_some_were_forgotten(tmp_path: Path) ->
         await database.call(lambda c: sandboxes.forget_events(c, 2.0))
         assert await after(1) is None
         assert await after(2) == [2, 3]
-        assert await database.call(lambda c: sandboxes.events_after(c, "other", None, 2, 10)) == []
+        others = await database.call(lambda c: sandboxes.events_after(c, "other", None, 2, 10))
+        assert [each.id for each in others or ()] == [3, 4], "ids of a tenant say nothing of another one's events"
+        assert await database.call(lambda c: sandboxes.events_after(c, "nobody", None, 0, 10)) == []
         await database.call(lambda c: sandboxes.forget_events(c, 99.0))
         assert await after(4) == []
         assert await after(3) is None
