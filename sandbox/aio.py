@@ -35,6 +35,7 @@ from sandbox.environment.generated_coroutines import AsyncRunOptions, GeneratedC
 from sandbox.environment.generated_methods import LogsOptions
 from sandbox.environment.methods import OperationMethods, prepare_run, raise_if_failed
 from sandbox.environment.sandboxed import SandboxedEnvironment
+from sandbox.network.ceiling import Ceiling
 from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
@@ -133,6 +134,15 @@ class AsyncEnvironment(GeneratedCoroutines):
     @network.setter
     def network(self, network: Network) -> None:
         self._networked.network = network
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """See ``SandboxedEnvironment.ceiling``."""
+        return self._networked.ceiling
+
+    @ceiling.setter
+    def ceiling(self, ceiling: Ceiling | None) -> None:
+        self._networked.ceiling = ceiling
 
     @property
     def on_connection(self) -> Callable[[Connection], None] | None:

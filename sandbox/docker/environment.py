@@ -18,6 +18,7 @@ from sandbox.environment.sandboxed import SandboxedEnvironment, checked_folders
 from sandbox.environment.services import SandboxServices, SideGroup
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
+from sandbox.network.ceiling import Ceiling
 from sandbox.network.policy import Network
 from sandbox.network.services.host_services import HostServices, split_services
 from sandbox.network.services.service import Service
@@ -180,8 +181,9 @@ class DockerEnvironment(SandboxedEnvironment):
         cache: PackageCache | None = None,
         approver: Approver | None = None,
         report: Callable[[str], None] | None = None,
+        ceiling: Ceiling | None = None,
     ) -> Self:
-        """Attach to a sandbox that was found on the engine, also to one of a service; see ``attach``."""
+        """Attach to a sandbox that was found on the engine, also to one of a service; see ``attach`` and ``ceiling``."""
         _check_attached(services)
         _check_known(found, services, cache is not None)
         parts = {"network": kept.network_of(found, network), "services": services, "cache": cache}
@@ -189,6 +191,7 @@ class DockerEnvironment(SandboxedEnvironment):
         env = cls(**HostParts({**parts, **callables}).arguments(replace(found.spec, env=(), beside=())))
         env.backend.attach_to(found, take_over=take_over)
         env._services.refuse_others(found.names)
+        env.ceiling = ceiling
         return env.start()
 
     def _make_group(
@@ -252,6 +255,7 @@ class DockerEnvironment(SandboxedEnvironment):
         now = {"network": self.network, "approver": self.approver, "track_changes": self.track_changes}
         twin = self.from_spec(spec, HostParts({**self._parts.whole, **now}))
         self.hidden.copy_to(twin.hidden)
+        twin.ceiling = self.ceiling
         return twin
 
     def remove(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.allowance import Allowance
+from sandbox.network.ceiling import Ceiling
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.egress import Egress
 from sandbox.network.forward import Forward
@@ -42,6 +43,7 @@ class SandboxNetwork:
         self.log = ConnectionLog(self._connected, masked)
         self.egress: Egress | None = None
         self._forwards: tuple[Forward, ...] = ()
+        self._ceiling: Ceiling | None = None
 
     # Policy
 
@@ -56,6 +58,12 @@ class SandboxNetwork:
         self._check_rules()
         check_network(policy)
         with self._changing:
+            if self._ceiling is not None:
+                self._ceiling.check(policy)
+            self._set(policy)
+
+    def _set(self, policy: Network) -> None:
+        with self._changing:
             if self.egress is not None and "bridge" in (policy.mode, self._policy.mode) and policy != self._policy:
                 raise SandboxError(
                     ErrorCode.invalid_configuration,
@@ -66,6 +74,21 @@ class SandboxNetwork:
             self._policy = policy
             if self.egress is not None and policy.mode != "bridge":
                 self.egress.change(policy)
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """What bounds every policy; see ``SandboxedEnvironment.ceiling``."""
+        return self._ceiling
+
+    def lower(self, ceiling: Ceiling | None) -> None:
+        """Set another ceiling, also while the sandbox runs. Raises SandboxError."""
+        self._check_rules()
+        with self._changing:
+            if ceiling is not None and self._policy.mode == "bridge":
+                ceiling.check(self._policy)
+            self._ceiling = ceiling
+            if self.egress is not None:
+                self.egress.lower(ceiling)
 
     def allow(self, *rules: str) -> Network:
         """Open what the rules name; return the policy."""
@@ -80,7 +103,7 @@ class SandboxNetwork:
         self._check_rules()
         with self._changing:
             changed = self.policy.without(*rules)
-            self.change(changed)
+            self._set(changed)  # what is left may be more than a ceiling that came later allows
         return changed
 
     def _check_rules(self) -> None:
@@ -99,7 +122,9 @@ class SandboxNetwork:
         # On a bridge the guest asks for none; one that does all the same gets none.
         with self._changing:
             policy = Network.none() if self._policy.mode == "bridge" else self._policy
-            self.egress = Egress(policy, transport.flow, self.log, self._allowance, connectors, self._changing)
+            self.egress = Egress(
+                policy, transport.flow, self.log, self._allowance, connectors, self._changing, self._ceiling
+            )
         transport.carry(self.egress.streams)
         return transport
 

@@ -19,6 +19,7 @@ from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.interrupts import Shield
 from sandbox.limits import Limits
 from sandbox.messages.faults import fault_error, violation
+from sandbox.network.ceiling import Ceiling
 from sandbox.network.connections import Connection
 from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
@@ -203,7 +204,7 @@ class SandboxedEnvironment(Environment):
         self.backend.check(facts, transport)
 
     def _carry(self, transport: Transport) -> None:
-        self._network.carry(transport, self._services.connectors())
+        self._network.carry(transport, self._services.connectors(lambda: self.ceiling))
         if self._network.egress is not None:
             self._services.close_with(self._network.egress.streams)
 
@@ -393,6 +394,20 @@ class SandboxedEnvironment(Environment):
     @network.setter
     def network(self, network: Network) -> None:
         self._network.change(network)
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """What no policy of this sandbox opens; None, the default, bounds nothing.
+
+        It is for a program that takes rules from people it does not trust, as a service does. Set it before the start, or at any
+        time: each connection is judged by it, those that stand are cut if it refuses them, and a policy that names what it closes
+        is refused with CeilingError. Forks have it, too. Raises CeilingError with ``Network.bridge()``, on which nothing can hold.
+        """
+        return self._network.ceiling
+
+    @ceiling.setter
+    def ceiling(self, ceiling: Ceiling | None) -> None:
+        self._network.lower(ceiling)
 
     def allow(self, *rules: str) -> Network:
         """Open what the rules name from now on, and return the policy. See ``Network.allow`` for how they are written.

@@ -15,6 +15,7 @@ from sandbox.packages.cache import PORT as CACHE_PORT
 from sandbox.packages.cache import PackageCache, Upstreams, describe, variables
 
 if TYPE_CHECKING:
+    from sandbox.network.ceiling import Ceiling
     from sandbox.network.relay import Relay
     from sandbox.network.services.host_services import HostServices
     from sandbox.network.streams import Streams
@@ -152,13 +153,13 @@ class SandboxServices:
         if self._side is not None:
             self._side.begin()
 
-    def connectors(self) -> Mapping[tuple[str, int], Connector]:
-        """Return how each name and port is reached."""
+    def connectors(self, ceiling: Callable[[], Ceiling | None]) -> Mapping[tuple[str, int], Connector]:
+        """Return how each name and port is reached. ``ceiling`` bounds the upstreams of the services with credentials."""
         connectors: dict[tuple[str, int], Connector] = {(name, PORT): _not_given(name) for name in self._missing}
         if self._side is not None:
             connectors.update(self._side.connectors())
         if self._host is not None:
-            connectors.update(self._host.connectors())
+            connectors.update(self._host.connectors(ceiling))
         if self.packages is not None:
             connectors.update(self.packages.connectors())
         return connectors

@@ -16,6 +16,12 @@ WITHOUT = (
     "Do without it: trying again does not help, and only the user can open it. If the task needs it, say so at the end."
 )
 
+_NOTHING_HELPS = {
+    "asked": "Do without it: the user was asked about it, and has not opened it; asking again does not help.",
+    "no_host": "Give the name of a host, or an address without a zone (as in fe80::1%eth0); no rule opens this.",
+    "ceiling": "Do without it: the operator does not allow it, and no rule opens it. If the task needs it, say so at the end.",
+}
+
 
 def denied(f: Fields) -> Wording:
     """Word a page that could not be opened."""
@@ -121,10 +127,8 @@ def _what_helps(f: Fields, host: str, port: Any) -> str:
         return f"Use port {about} of it; no rule opens another one."
     if kind == "not_brought":
         return Hint(WITHOUT, host=f"Bring it along with attach({about}=...); no rule opens it.")
-    if kind == "asked":
-        return "Do without it: the user was asked about it, and has not opened it; asking again does not help."
-    if kind == "no_host":
-        return "Give the name of a host, or an address without a zone (as in fe80::1%eth0); no rule opens this."
+    if kind in _NOTHING_HELPS:
+        return _NOTHING_HELPS[kind]
     if kind == "closed_by":
         return _only_user("lift that with {what}", opened(about))
     rule = host if port in (80, 443) else f"{host}:{port}"

@@ -13,6 +13,7 @@ from typing import TypeVar
 from sandbox.pipe import descriptors
 
 from .addresses import Address, is_host_address, parse_address, unmap
+from .ceiling import Ceiling
 from .policy import Network, RefusalKind, Verdict, judge_address, judge_host
 from .rules import ascii_name
 from .upstream_proxy import ProxyError, UpstreamProxy, connect_via, find_proxy
@@ -21,6 +22,8 @@ RESOLVE_SECONDS = 10.0
 CONNECT_SECONDS = 10.0
 # How many addresses of a name are tried.
 MOST_ADDRESSES = 4
+# What a resolver says of a name that it does not know, or that has no address.
+_UNKNOWN = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -43,11 +46,12 @@ class RefusedError(Exception):
 class UnreachableError(Exception):
     """The connection is allowed but failed: the name does not resolve, or nothing answers."""
 
-    def __init__(self, why: str, rule: str = "", address: str = "") -> None:
+    def __init__(self, why: str, rule: str = "", address: str = "", *, unknown: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.rule = rule
         self.address = address
+        self.unknown = unknown  # there is no such name
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +63,30 @@ class Route:
     proxy: UpstreamProxy | None = None
 
 
-async def route(network: Network, host: str, port: int) -> Route:
+async def route(network: Network, host: str, port: int, ceiling: Ceiling | None = None) -> Route:
     """Return where ``host`` may be dialled. Raises RefusedError, UnreachableError."""
-    verdict = judge_host(network, host, port)
+    verdict = judge_name(network, host, port, ceiling)
     if not verdict.allowed:
         raise RefusedError.of(verdict)
     address = parse_address(host)
     if address is not None:
         address = unmap(address)
-        rule = _judge(network, None, address, port).rule
-        return _with_proxy(rule, (address,), _find_proxy(str(address), port))
+        verdict = judge_dialled(network, None, address, port, ceiling)
+        if not verdict.allowed:
+            raise RefusedError.of(verdict)
+        return _with_proxy(verdict.rule, (address,), _find_proxy(str(address), port))
     name = ascii_name(host) or host
     proxy = _find_proxy(name, port)
     pinned = network.address_of(name)
     try:
         found = [pinned] if pinned is not None else await _resolve(name, port)
-    except UnreachableError:
-        if proxy is None:
+    except UnreachableError as error:
+        if ceiling is not None and error.unknown:
+            raise RefusedError.of(ceiling.no_public_address(name)) from error
+        if proxy is None or ceiling is not None:  # what a proxy finds for a name could not be judged
             raise
         return Route(verdict.rule, (), proxy)  # the proxy resolves names where this host cannot
-    verdicts = {each: judge_address(network, name, each, port, own=is_host_address(each)) for each in found}
+    verdicts = {each: judge_dialled(network, name, each, port, ceiling) for each in found}
     allowed = tuple(each for each, verdict in verdicts.items() if verdict.allowed)
     if not allowed:
         raise RefusedError.of(verdicts[found[0]])
@@ -98,11 +106,26 @@ def _find_proxy(name: str, port: int) -> UpstreamProxy | None:
         raise UnreachableError(str(error)) from error
 
 
-def _judge(network: Network, name: str | None, address: Address, port: int) -> Verdict:
-    verdict = judge_address(network, name, address, port, own=is_host_address(address))
-    if not verdict.allowed:
-        raise RefusedError.of(verdict)
-    return verdict
+def judge_name(network: Network, host: str, port: int, ceiling: Ceiling | None) -> Verdict:
+    """Judge ``host`` by the policy and the ceiling before it is resolved."""
+    verdict = judge_host(network, host, port)
+    if ceiling is None or (not verdict.allowed and verdict.kind != "closed_address"):
+        return verdict
+    address = parse_address(host)
+    if address is not None:
+        return ceiling.judge_address(None, address, port) or verdict
+    return ceiling.judge_name(ascii_name(host) or host, port) or verdict
+
+
+def judge_dialled(
+    network: Network, name: str | None, address: Address, port: int, ceiling: Ceiling | None
+) -> Verdict:
+    """Judge an address that is to be dialled by the policy and the ceiling; ``name`` resolved to it, if any did.
+
+    The ceiling comes first: the words of the policy tell which address a name has.
+    """
+    refused = None if ceiling is None else ceiling.judge_address(name, address, port)
+    return refused or judge_address(network, name, address, port, own=is_host_address(address))
 
 
 async def _resolve(name: str, port: int) -> list[Address]:
@@ -114,12 +137,10 @@ async def _resolve(name: str, port: int) -> list[Address]:
         raise UnreachableError(f"{name} was not resolved within {RESOLVE_SECONDS:g} seconds") from error
     except (OSError, UnicodeError) as error:
         # A resolver that runs out of descriptors reports an unknown name.
-        why = (
-            descriptors.words(shortage)
-            if (shortage := descriptors.want())
-            else getattr(error, "strerror", None) or error
-        )
-        raise UnreachableError(f"{name} does not resolve: {why}") from error
+        shortage = descriptors.want()
+        why = descriptors.words(shortage) if shortage else getattr(error, "strerror", None) or error
+        unknown = not shortage and getattr(error, "errno", socket.EAI_NONAME) in _UNKNOWN
+        raise UnreachableError(f"{name} does not resolve: {why}", unknown=unknown) from error
     addresses = [unmap(ipaddress.ip_address(str(each[4][0]).partition("%")[0])) for each in found]
     return list(dict.fromkeys(addresses))
 

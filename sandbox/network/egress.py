@@ -16,12 +16,13 @@ from sandbox.limits import Limits
 from sandbox.network.services.names import Connector
 from sandbox.pipe import descriptors
 
-from .addresses import is_host_address, parse_address
+from .addresses import parse_address
 from .allowance import Allowance
 from .approval import Questions
+from .ceiling import Ceiling
 from .connections import Connection, ConnectionLog
-from .dialling import RefusedError, UnreachableError, dial, route
-from .policy import Network, Verdict, judge_address, judge_host
+from .dialling import RefusedError, UnreachableError, dial, judge_dialled, judge_name, route
+from .policy import Network, Verdict, judge_host
 from .relay import Frames, Relay
 from .rules import ascii_name, canonical_host, is_host, rule_for
 from .streams import MOST_CONNECTIONS, Streams
@@ -37,7 +38,7 @@ class Egress:
 
     ``connections`` records each one as it ends. ``streams`` carries them and those of forwarded ports. ``services`` are reached
     under every policy by their names and ports, and no other host is reached by such a name. ``changing`` is the lock to hold
-    between reading the policy and replacing it.
+    between reading the policy and replacing it. ``ceiling`` bounds every policy.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class Egress:
         allowance: Allowance | None = None,
         services: Mapping[tuple[str, int], Connector] | None = None,
         changing: threading.RLock | None = None,
+        ceiling: Ceiling | None = None,
     ) -> None:
-        self._network = network
+        self._network, self._ceiling = network, ceiling
         self._changing = changing or threading.RLock()
         self._services = services or {}
         self.connections = connections
@@ -75,6 +77,12 @@ class Egress:
             if self.streams.begun:
                 self.streams.in_loop(self._cut_refused)
 
+    def lower(self, ceiling: Ceiling | None) -> None:
+        """Replace the ceiling and cut the connections that the new one refuses."""
+        with self._changing:
+            self._ceiling = ceiling
+            self.change(self._network)
+
     def _cut_refused(self) -> None:
         for relay, opened, granted in list(self._open_connections.values()):
             refused = self._refusal_now(opened, granted)
@@ -83,7 +91,7 @@ class Egress:
 
     def _refusal_now(self, opened: Connection, granted: str) -> Verdict | None:
         """Return why the present policy with the rule ``granted`` refuses a connection, or None. A grant lifts no denial."""
-        return _refusal(self._network.granted(granted) if granted else self._network, opened)
+        return _refusal(self._network.granted(granted) if granted else self._network, opened, self._ceiling)
 
     def _cut_silent(self, most: float) -> None:
         """Cut connections that were silent for ``most`` seconds, and look again when the next may be due."""
@@ -137,7 +145,7 @@ class Egress:
         if full:
             raise RefusedError(f"there are {MOST_CONNECTIONS} connections already, the most there may be", "limit")
         network, granted = await self._ask_owner(host, port)
-        way = await route(network, host, port)
+        way = await route(network, host, port, self._ceiling)
         relay, address = await dial(way, host, port, lambda: Relay(channel, self.streams.send, self.allowance))
         opened = Connection(host, port, "allowed", address, way.rule, started=started)
         if (refused := self._refusal_now(opened, granted)) is not None:  # the rules were changed while it was dialled
@@ -242,11 +250,11 @@ class Egress:
         )
 
 
-def _refusal(network: Network, opened: Connection) -> Verdict | None:
-    """Return the verdict by which ``network`` refuses an open connection, or None."""
-    verdict = judge_host(network, opened.host, opened.port)
+def _refusal(network: Network, opened: Connection, ceiling: Ceiling | None) -> Verdict | None:
+    """Return the verdict by which ``network`` or the ceiling refuses an open connection, or None."""
+    verdict = judge_name(network, opened.host, opened.port, ceiling)
     address = parse_address(opened.address)
     if verdict.allowed and address is not None:  # None: a proxy dialled
         name = None if parse_address(opened.host) is not None else ascii_name(opened.host)
-        verdict = judge_address(network, name, address, opened.port, own=is_host_address(address))
+        verdict = judge_dialled(network, name, address, opened.port, ceiling)
     return None if verdict.allowed else verdict

@@ -15,7 +15,7 @@ from .rules import ALL_PORTS, Rule, ascii_name, parse_pinned_name
 
 Mode = Literal["none", "allow", "open", "bridge"]
 RefusalKind = Literal[
-    "no_rule", "no_host", "closed_by", "closed_address", "limit", "service_port", "not_brought", "asked"
+    "no_rule", "no_host", "closed_by", "closed_address", "limit", "service_port", "not_brought", "asked", "ceiling"
 ]
 Answer = Literal["once", "session"] | None
 # Called with a host and port that no rule opens. "once" allows this connection, "session" all later ones to them as well.

@@ -56,26 +56,39 @@ def find_proxy(name: str, port: int) -> UpstreamProxy | None:
     return UpstreamProxy(parts.hostname, proxy_port, parts.netloc.rpartition("@")[0])
 
 
+def connect_head(proxy: UpstreamProxy, target: str, port: int) -> bytes:
+    """Return the request that asks the proxy for a connection to ``target``."""
+    authority = f"[{target}]:{port}" if ":" in target else f"{target}:{port}"
+    head = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n"
+    if proxy.user:
+        head += f"Proxy-Authorization: Basic {base64.b64encode(unquote(proxy.user).encode()).decode()}\r\n"
+    return f"{head}\r\n".encode()
+
+
+def check_status(line: str) -> None:
+    """Raise ProxyError unless the first line of its answer says that the connection is open."""
+    if line.split(" ", 2)[1:2] != ["200"]:
+        raise ProxyError(f"it answered {line[:200]!r}")
+
+
 async def connect_via(proxy: UpstreamProxy, target: str, port: int, protocol: Callable[[], P]) -> P:
     """Connect to ``target`` through ``proxy`` and return the protocol that serves the connection.
 
     ``target`` reaches the proxy as it is: give the address that was judged. Raises ProxyError, OSError.
     """
-    authority = f"[{target}]:{port}" if ":" in target else f"{target}:{port}"
-    head = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n"
-    if proxy.user:
-        head += f"Proxy-Authorization: Basic {base64.b64encode(unquote(proxy.user).encode()).decode()}\r\n"
     loop = asyncio.get_running_loop()
     transport, connecting = await loop.create_connection(_Connecting, proxy.host, proxy.port)
     try:
-        transport.write(f"{head}\r\n".encode())
+        transport.write(connect_head(proxy, target, port))
         status, early = await connecting.answer
     except BaseException:  # a timeout too
         transport.abort()
         raise
-    if status.split(" ", 2)[1:2] != ["200"]:
+    try:
+        check_status(status)
+    except ProxyError:
         transport.abort()
-        raise ProxyError(f"it answered {status[:200]!r}")
+        raise
     made = protocol()
     transport.set_protocol(made)
     transport.resume_reading()

@@ -35,6 +35,7 @@ def serve(settings: Settings, started: Callable[[str, Path | None], None]) -> No
         database = Database(settings.data / STORE)
         house = make_house(settings, database)
         listener = _listen(settings)
+        house.fleet.ceilings.own_ports = frozenset({listener.getsockname()[1]})
         config = uvicorn.Config(
             make_app(house),
             log_config=None,

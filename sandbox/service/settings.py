@@ -17,6 +17,7 @@ from pydantic_settings import (
 )
 
 from sandbox.errors import SandboxError, configuration_error
+from sandbox.network.ceiling import Ceiling
 
 MIB = 1 << 20
 FILE = "service.toml"
@@ -57,6 +58,8 @@ class Settings(BaseSettings):
     engine_calls: int = Field(8, ge=1, le=64, description="Sandboxes that are started, attached or removed at once.")
     create_wait_seconds: float = Field(30.0, gt=0, description="How long a creation waits for its turn.")
     body_bytes: int = Field(64 * MIB, ge=1024, description="Largest JSON body of a request.")
+    open_networks: Words = Field((), description="Addresses and networks that are not public, and that tenants may reach.")
+    closed_hosts: Words = Field((), description="Hosts, addresses and ports that no tenant may reach, as in *:25.")
     stop_all: bool = Field(False, description="End all sandboxes when the service ends.")
 
     @classmethod
@@ -74,13 +77,17 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _split_lists(cls, values: dict[str, Any]) -> dict[str, Any]:
-        lists = ("behind_proxy", "images", "profiles")
+        lists = ("behind_proxy", "images", "profiles", "open_networks", "closed_hosts")
         return {name: _split(value) if name in lists else value for name, value in values.items()}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for network in self.behind_proxy:
             ip_network(network)  # raises ValueError
+        try:
+            Ceiling.public(*self.open_networks, denied=self.closed_hosts)
+        except SandboxError as error:
+            raise ValueError(f"{error.message} {error.hint}") from error
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together")
         if not self.is_loopback and self.tls_cert is None and not self.behind_proxy:

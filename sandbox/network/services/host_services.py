@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sandbox.errors import configuration_error
+from sandbox.network.ceiling import Ceiling
 from sandbox.network.streams import Streams
 
 from .names import Connector, Name, assign_addresses
@@ -66,9 +67,9 @@ class HostServices:
         self.names: tuple[Name, ...] = assign_addresses({service.host: (PORT,) for service in services}, _FIRST)
         self._servers: list[ServiceServer] = []
 
-    def connectors(self) -> dict[tuple[str, int], Connector]:
+    def connectors(self, ceiling: Callable[[], Ceiling | None]) -> dict[tuple[str, int], Connector]:
         """Create a server for each service, and return how to connect to it. ``close_with`` names the loop it lives in."""
-        self._servers = [ServiceServer(service) for service in self.services]
+        self._servers = [ServiceServer(service, ceiling) for service in self.services]
         return {(server.service.host, PORT): server.dial for server in self._servers}
 
     def close_with(self, streams: Streams) -> None:

@@ -16,6 +16,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from sandbox.network.ceiling import Ceiling
 from sandbox.network.relay import Relay
 from sandbox.text.masking import LEAST_CHARS, STAR, Mask, MaskedStream
 
@@ -139,28 +140,42 @@ class _GzipSearch:
         return False
 
 
-class ServiceServer:
-    """Serves one service on any number of connections, in one loop."""
+def _no_ceiling() -> None:
+    """Bound nothing: the service is the host's own."""
 
-    def __init__(self, service: Service) -> None:
+
+class ServiceServer:
+    """Serves one service on any number of connections, in one loop. ``ceiling`` bounds its upstream, if there is one."""
+
+    def __init__(self, service: Service, ceiling: Callable[[], Ceiling | None] = _no_ceiling) -> None:
         self.service = service
+        self._ceiling = ceiling
         self._mask = Mask.of_stars(service.secrets())
         self._client: httpx.AsyncClient | None = None
         self._relays = ServedRelays(self.serve)
 
     def _upstream(self) -> httpx.AsyncClient:
-        """Return the client, which uses the host's own proxy settings. Raises OSError if ``ca_bundle`` cannot be read."""
+        """Return the client, which uses the host's own proxy settings, and is bound by a ceiling that was there before it.
+
+        Raises OSError if ``ca_bundle`` cannot be read.
+        """
         import httpx  # takes 100 ms to import
 
         if self._client is None:
             bundle = self.service.ca_bundle
-            verify: ssl.SSLContext | bool = True if bundle is None else ssl.create_default_context(cafile=bundle)
+            verify = httpx.create_ssl_context() if bundle is None else ssl.create_default_context(cafile=bundle)
             timeout = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS, pool=TURN_SECONDS)
             limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=20)
             # A cookie that an answer sets belongs to the client in the sandbox, not to other requests.
             no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
             self._client = httpx.AsyncClient(
-                verify=verify, timeout=timeout, limits=limits, follow_redirects=False, cookies=no_cookies
+                verify=verify,
+                timeout=timeout,
+                limits=limits,
+                follow_redirects=False,
+                cookies=no_cookies,
+                transport=None if self._ceiling() is None else _judged(self._ceiling, verify, limits),
+                trust_env=self._ceiling() is None,
             )
             for name in _HEADER_LOGGERS:  # adding a filter again does nothing
                 logging.getLogger(name).addFilter(_mask_record)
@@ -330,6 +345,14 @@ class ServiceServer:
         if name == b"location" and value.startswith(upstream + b"/"):
             value = self.service.url.rstrip("/").encode() + value[len(upstream) :]
         return self._mask.whole(value)
+
+
+def _judged(
+    ceiling: Callable[[], Ceiling | None], verify: ssl.SSLContext, limits: httpx.Limits
+) -> httpx.AsyncBaseTransport:
+    from .judged_transport import JudgedTransport  # brings httpx with it
+
+    return JudgedTransport(ceiling, verify, limits)
 
 
 async def _read_body(http: HttpConnection) -> AsyncIterator[bytes]:

@@ -13,6 +13,7 @@ from typing import Any
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import ErrorCode
+from sandbox.network.ceiling import Ceiling
 from sandbox.service.clock import now
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.store.requests import Creation
@@ -30,11 +31,17 @@ class NewSandbox:
 
 
 def new_sandbox(
-    tenant: str, spec: SandboxSpec, env: Mapping[str, str], metadata: Mapping[str, str], life_seconds: float
+    tenant: str,
+    spec: SandboxSpec,
+    env: Mapping[str, str],
+    metadata: Mapping[str, str],
+    life_seconds: float,
+    ceiling: Ceiling,
 ) -> NewSandbox:
-    """Return a sandbox of the tenant that lives so long. Raises SandboxError for a spec that cannot be fulfilled."""
+    """Return a sandbox of the tenant that lives so long. Raises SandboxError for a spec that cannot be fulfilled, or may not be."""
+    ceiling.check(spec.network)
     spec = replace(spec, limits=replace(spec.limits, lifetime_seconds=life_seconds))
-    environment, ident = engine.prepared(spec, env)
+    environment, ident = engine.prepared(spec, env, ceiling)
     at = now()
     record = SandboxRecord(
         id=new_id(),

@@ -14,21 +14,23 @@ from sandbox.docker.kept.labels import SERVICE_LABEL
 from sandbox.docker.spec import HostParts, SandboxSpec
 from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError
+from sandbox.network.ceiling import Ceiling
 from sandbox.state.fork import fork as start_forks
 
 log = logging.getLogger(__name__)
 
 
-def prepared(spec: SandboxSpec, env: Mapping[str, str]) -> tuple[DockerEnvironment, str]:
+def prepared(spec: SandboxSpec, env: Mapping[str, str], ceiling: Ceiling) -> tuple[DockerEnvironment, str]:
     """Return the environment for a new sandbox, not started, and the name of the container it will have. Raises SandboxError."""
     made = DockerEnvironment.from_spec(spec, HostParts({"env": dict(env)} if env else {}))
     made.backend.labels = {SERVICE_LABEL: "1"}
+    made.ceiling = ceiling
     return made, made.backend.name
 
 
-def attached(ident: str, spec: SandboxSpec) -> DockerEnvironment:
+def attached(ident: str, spec: SandboxSpec, ceiling: Ceiling) -> DockerEnvironment:
     """Return the environment of a sandbox that runs, made by this service or the one before. Raises SandboxError."""
-    return DockerEnvironment.attach_kept(kept.find(connect(), ident), network=spec.network)
+    return DockerEnvironment.attach_kept(kept.find(connect(), ident), network=spec.network, ceiling=ceiling)
 
 
 def fork(source: Environment, made: Sequence[DockerEnvironment], checkpoint: str | None) -> None:

@@ -25,6 +25,7 @@ from sandbox.service.store.sandboxes import SandboxRecord
 
 from . import engine
 from .broadcast import Broadcast
+from .ceilings import Ceilings
 from .checkpoints import Checkpoints, all_files, remove_unknown
 from .creating import NewSandbox, Turns, answer_of_first, new_sandbox
 from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
@@ -64,6 +65,7 @@ class Fleet:
         self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._tidied = time.monotonic()
+        self.ceilings = Ceilings(settings)
 
     # Start and end
 
@@ -151,7 +153,7 @@ class Fleet:
         Raises Problem, SandboxError. It is created even if the caller does not wait for it.
         """
         spec, life = body.spec(self.settings), body.life_seconds(self.settings)
-        made = new_sandbox(tenant, spec, body.env, body.metadata, life)
+        made = new_sandbox(tenant, spec, body.env, body.metadata, life, self.ceilings.of(tenant))
         if (first := await self._begin(tenant, [made], key, digest)) is not None:
             return first
 
@@ -171,7 +173,8 @@ class Fleet:
         record, spec = live.record, live.spec
         life = checked_life(body.time_to_live_seconds or record.time_to_live_seconds, self.settings)
         metadata = record.metadata if body.metadata is None else body.metadata
-        made = [new_sandbox(record.tenant, spec, record.env, metadata, life) for _ in range(body.count)]
+        ceiling = self.ceilings.of(record.tenant)
+        made = [new_sandbox(record.tenant, spec, record.env, metadata, life, ceiling) for _ in range(body.count)]
         if (first := await self._begin(record.tenant, made, key, digest)) is not None:
             return first
 
@@ -257,8 +260,9 @@ class Fleet:
             if live.release is not None:
                 live.release()
                 live.release = None
+            record, ceiling = live.record, self.ceilings.of(live.record.tenant)
             try:
-                found = await self._in_engine(lambda: engine.attached(live.record.ident, live.spec))
+                found = await self._in_engine(lambda: engine.attached(record.ident, live.spec, ceiling))
             except SandboxError as error:
                 if error.code is ErrorCode.sandbox_not_found:
                     await self.lose(live, ended(live.record))
@@ -314,6 +318,7 @@ class Fleet:
                 record = replace(record, metadata=body.metadata)
             if body.network is not None:
                 spec = live.spec.from_data({**live.record.spec, "network": body.network.data()})
+                self.ceilings.of(record.tenant).check(spec.network)
                 record = replace(record, spec=spec.to_data())
                 if live.record.state == "running" or live.environment is not None:
                     environment = live.environment or await live.ready()

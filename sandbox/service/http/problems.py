@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from sandbox.client.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.network.ceiling import CeilingError
 
 __all__ = ["Problem", "ProblemCode", "problem_of"]
 
@@ -87,6 +88,8 @@ RETRY_SECONDS = "5"
 
 def problem_of(error: SandboxError) -> Problem:
     """Return the problem that says what ``error`` says."""
+    if isinstance(error, CeilingError):
+        return Problem(403, ProblemCode.forbidden_by_operator, error.message, error.hint, asked=error.asked)
     status = _STATUS.get(error.code, 422)
     headers = {"Retry-After": RETRY_SECONDS} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
     reason = getattr(error, "reason", None)
