@@ -8,6 +8,8 @@ PYTEST_ARGS ?=
 FRAMES ?= 100000
 SEED ?= 1
 MINUTES ?= 60
+# Tests start hundreds of processes: without compiled modules each would compile all that it imports, which takes as long again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## what there is
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -30,7 +32,7 @@ check: venv ## ruff, mypy and the walls between packages
 	@.venv/bin/lint-imports --no-logo 2>/dev/null || .venv/bin/lint-imports
 
 test: setup check ## set-up, the checks and every test
-	@echo "running the tests (4 at a time), then those that need the machine for themselves"
+	@echo "running the tests that need the machine for themselves, then the others (4 at a time)"
 	@.ci/tests $(PYTEST_ARGS)
 
 golden: venv ## write the prompts anew that tests/golden compares with; look at the difference before you commit it
