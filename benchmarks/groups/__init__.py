@@ -34,7 +34,7 @@ GROUPS = {
     "memory": Group("memory of a sandbox, inside and in the orchestrator", "groups.memory", True),
     "cli": Group("gamebox --help, and gamebox run beside a cold create", "groups.starts", True),
     "live": Group("500 live sandboxes at 200 commands/s for minutes, and the rate that they bear", "groups.crowd"),
-    "growth": Group("more sandboxes, files, bytes and load: 20 minutes, with pictures", "groups.growth"),
+    "growth": Group("more sandboxes, files, bytes and load: three minutes, with pictures", "groups.growth"),
     "state": Group("looking at, keeping, restoring and forking the files of a sandbox", "groups.state"),
     "kept": Group("a kept sandbox past the engine beside one reached through it", "groups.kept"),
     "network": Group("through the pipe beside a Docker bridge, and 300 sandboxes with a way out", "network.comparison"),
