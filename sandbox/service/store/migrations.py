@@ -118,6 +118,10 @@ STEPS = (
     UPDATE tenants SET events = coalesce((SELECT max(id) FROM events WHERE tenant = tenants.id), 0);
     CREATE INDEX events_by_number ON events (tenant, number);
     """,
+    # A checkpoint is known by the request that made it.
+    """
+    ALTER TABLE checkpoints ADD COLUMN request TEXT;
+    """,
 )
 
 

@@ -64,6 +64,13 @@ def update(connection: sqlite3.Connection, record: SandboxRecord) -> None:
     connection.execute(f"UPDATE sandboxes SET {places} WHERE id = ?", (*row.values(), record.id))  # noqa: S608
 
 
+def change(connection: sqlite3.Connection, record: SandboxRecord, at: float) -> Event:
+    """Replace what is known of a sandbox, and return the event of it for those who watch."""
+    update(connection, record)
+    data = {"sandbox_id": record.id, "state": record.state, "reason": record.reason}
+    return add_event(connection, record.tenant, record.id, at, data)
+
+
 def delete(connection: sqlite3.Connection, ident: str) -> None:
     """Forget a sandbox and its requests."""
     connection.execute("DELETE FROM sandboxes WHERE id = ?", (ident,))
