@@ -42,7 +42,8 @@ LOOK_AGAIN_SECONDS = 0.05
 BYTES_TOO = {"X-Gamebox-Bytes": "base64"}
 _IDENT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 EVENTS = "text/event-stream"
-_STREAMS = {"stdout": b"\x01", "stderr": b"\x02"}
+# Of "output" a service does not know any more which of both it was.
+_STREAMS = {"stdout": b"\x01", "stderr": b"\x02", "output": b"\x01"}
 
 
 def new_ident() -> str:

@@ -331,6 +331,17 @@ def _kill_failed(f: Fields) -> Wording:
     )
 
 
+def _transfer_incomplete(f: Fields) -> Wording:
+    if f.get("answer_dropped"):
+        return Wording(
+            "The same request was carried out before, and its answer is not kept any more.",
+            "Look at what it should have changed before you send it again, with another request id.",
+        )
+    return Wording(
+        f"The transfer did not complete: {f.get('problem', 'it was cut off')}.", "Send it again.", None, True
+    )
+
+
 def _no_space(f: Fields) -> Wording:
     where = f" for {f['path']!r}" if "path" in f else ""
     kept = ""
@@ -437,9 +448,7 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         f"The archive was refused: {f.get('problem', 'unsafe entry')}.",
         "Send an archive of plain files with relative names.",
     ),
-    ErrorCode.transfer_incomplete: lambda f: Wording(
-        f"The transfer did not complete: {f.get('problem', 'it was cut off')}.", "Send it again.", None, True
-    ),
+    ErrorCode.transfer_incomplete: _transfer_incomplete,
     ErrorCode.timeout: _timeout,
     ErrorCode.cpu_limit: _cpu,
     ErrorCode.cancelled: lambda f: Wording(f"{f['operation']} was cancelled.", "Start it again if it is still needed."),

@@ -44,7 +44,7 @@ _ON_FILES = frozenset(
 )
 _FROM_THE_TABLE = frozenset({"kill", "end_session", "open_session", "sessions", "processes"})
 # How many replies are remembered by the id of their request, as in a real sandbox.
-_MOST_REPLIES = 64
+_MOST_REPLIES = 256
 # Arguments that are paths in the sandbox.
 _PATHS = ("path", "source", "target", "cwd", "file")
 
@@ -231,6 +231,7 @@ class ScriptedTransport(Transport):
         self._commands = Commands(table, self._ask, limits)
         self._once = threading.RLock()
         self._remembered: dict[str, tuple[Any, tuple[dict[str, Any], bytes]]] = {}
+        self._dropped: set[str] = set()
 
     @property
     def loss(self) -> SandboxUnavailableError | None:
@@ -282,10 +283,13 @@ class ScriptedTransport(Transport):
     ) -> tuple[dict[str, Any], bytes]:
         """Return the remembered reply to ``ident``, or else that of ``answer``. One request with an id at a time."""
         with self._once:
+            if ident in self._dropped:
+                return {"fault": _packed(Fault("transfer_incomplete", effects="unknown", answer_dropped=True))}, b""
             if ident not in self._remembered:
                 self._remembered[ident] = (asked, answer())
                 for oldest in list(self._remembered)[:-_MOST_REPLIES]:
                     del self._remembered[oldest]
+                    self._dropped.add(oldest)
             known, reply = self._remembered[ident]
         if known != asked:
             problem = f"request_id {ident[:80]!r} was given to another request"

@@ -102,11 +102,20 @@ def test_asked_again_while_it_runs(env: SandboxedEnvironment, folder: str, sessi
     assert len({r.id for r in results}) == 1
 
 
-def test_only_so_many_are_remembered(env: SandboxedEnvironment, folder: str) -> None:
+def test_only_so_many_answers_are_remembered_and_none_is_done_twice(env: SandboxedEnvironment, folder: str) -> None:
     ident = next(_ids)
     done(env.make_dir(folder))
     done(env.write(f"{folder}/a", "one", request_id=ident))
     for _ in range(MOST_REPLIES):
         done(env.write(f"{folder}/a", "other", request_id=next(_ids)))
-    done(env.write(f"{folder}/a", "one", request_id=ident))
-    assert done(env.read(f"{folder}/a")).content == "one"
+    again = env.write(f"{folder}/a", "one", request_id=ident)
+    refused(again, "transfer_incomplete", "carried out before", effects="unknown")
+    assert done(env.read(f"{folder}/a")).content == "other"
+
+
+@pytest.mark.needs("shell")
+def test_logs_of_a_run_by_its_request_id(env: SandboxedEnvironment) -> None:
+    ident = next(_ids)
+    ran = done(env.run("echo said", request_id=ident))
+    logs = done(env.logs(ident))
+    assert (logs.id, logs.content) == (ran.id, "said\n")

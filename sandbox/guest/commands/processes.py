@@ -102,8 +102,9 @@ class Processes:
         return command
 
     def find(self, ident: str) -> Command:
-        """Return the command with that id. Raises Fault ``unknown_command``."""
-        command = self.commands.get(ident)
+        """Return the command with that id, or of the run with that request id. Raises Fault ``unknown_command``."""
+        asked = (each for each in self.commands.values() if each.details.get("request_id") == ident)
+        command = self.commands.get(ident) or next(asked, None)
         if command is None:
             live = [describe_command(c) for c in self.commands.values() if not c.tree_empty]
             owner = self._owner_of(int(ident)) if ident.isascii() and ident.isdecimal() and len(ident) < 10 else None

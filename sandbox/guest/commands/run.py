@@ -408,6 +408,7 @@ def _details(args: dict[str, Any]) -> dict[str, Any]:
         "session": args.get("session"),
         "background": bool(args.get("background")),
         "timeout_seconds": args["timeout_seconds"],
+        "request_id": args.get("request_id"),
     }
 
 

@@ -5,6 +5,8 @@ Callers may give a request an id; the host of a kept sandbox gives one to every 
 
 from __future__ import annotations
 
+import time
+
 from ..builtin import Lock
 from ..protocol.faults import Fault
 from ..protocol.sha256 import sha256
@@ -15,28 +17,32 @@ if TYPE_CHECKING:
 
     Reply = tuple[dict[str, Any], bytes]
 
-MOST_REPLIES = 64
-MOST_BYTES = 8 << 20
-# Ids whose replies were dropped for their size: a request with one of them gets a failure that says so.
-MOST_DROPPED = 1024
-_PROBLEM = "the connection was cut, and the answer is too large to be kept"
+MOST_REPLIES = 256
+MOST_BYTES = 16 << 20
+# They are in the sandbox's memory: a small one keeps no more than this part of it.
+PART_OF_MEMORY = 8
+KEPT_SECONDS = 600.0
+# Ids whose replies were dropped: a request with one of them gets a failure that says so.
+MOST_DROPPED = 4096
 _DROPPED: dict[str, Any] = {
     "result": None,
-    "fault": {"code": "transfer_incomplete", "effects": "unknown", "fields": {"problem": _PROBLEM}},
+    "fault": {"code": "transfer_incomplete", "effects": "unknown", "fields": {"answer_dropped": True}},
 }
 
 
 class ReplyCache:
-    """The last replies by request id. If they are too many or too large, the oldest are forgotten first.
+    """The last replies by request id. If they are too many, too large (``most_bytes``) or too old, the oldest are dropped first.
 
-    With ``strict`` a request whose reply had to be dropped is not carried out as a new one: it gets a failure that says so.
+    A request whose reply was dropped is not carried out as a new one: it gets a failure that says so.
     """
 
-    def __init__(self, strict: bool = False) -> None:
-        self._strict = strict
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._lock = Lock()
         self._digests: dict[str, bytes] = {}  # of the requests by id, in their order
-        self._replies: dict[str, Reply] = {}
+        self._replies: dict[str, Reply] = {}  # in the order in which they were stored
+        self._stored_at: dict[str, float] = {}
+        self._size = 0
         self._dropped: dict[str, None] = {}
         self._in_flight: dict[int, str] = {}  # ids by the channel of their first request
         self._waiting: dict[str, list[int]] = {}
@@ -52,6 +58,7 @@ class ReplyCache:
             json.dumps([operation, args], sort_keys=True).encode("utf-8", "surrogatepass") + blob
         ).digest()
         with self._lock:
+            self._shrink()
             if ident in self._dropped:
                 return _DROPPED, b""
             known = self._digests.get(ident)
@@ -86,6 +93,8 @@ class ReplyCache:
             if ident is None:
                 return []
             self._replies[ident] = (fields, blob)
+            self._stored_at[ident] = time.monotonic()
+            self._size += len(blob)
             self._shrink()
             return self._waiting.pop(ident, [])
 
@@ -95,8 +104,8 @@ class ReplyCache:
             for ident in idents if isinstance(idents, list) else ():
                 if not isinstance(ident, str):
                     continue
-                if self._replies.pop(ident, None) is not None:
-                    self._digests.pop(ident, None)
+                if ident in self._replies:
+                    self._forget(ident)
                 self._dropped.pop(ident, None)
 
     def replies(self) -> list[dict[str, Any]]:
@@ -105,14 +114,17 @@ class ReplyCache:
             return [fields for fields, _ in self._replies.values()]
 
     def _shrink(self) -> None:
-        size = sum(len(blob) for _, blob in self._replies.values())
-        for ident in list(self._digests):
-            if len(self._replies) <= MOST_REPLIES and size <= MOST_BYTES:
+        late = time.monotonic() - KEPT_SECONDS
+        while self._replies:
+            oldest = next(iter(self._replies))
+            fits = len(self._replies) <= MOST_REPLIES and self._size <= self._most_bytes
+            if fits and self._stored_at[oldest] > late:
                 return
-            if ident in self._replies:
-                size -= len(self._replies.pop(ident)[1])
-                del self._digests[ident]
-                if self._strict:
-                    self._dropped[ident] = None
-        while len(self._dropped) > MOST_DROPPED:
-            del self._dropped[next(iter(self._dropped))]
+            self._forget(oldest)
+            self._dropped[oldest] = None
+            if len(self._dropped) > MOST_DROPPED:
+                del self._dropped[next(iter(self._dropped))]
+
+    def _forget(self, ident: str) -> None:
+        self._size -= len(self._replies.pop(ident)[1])
+        del self._digests[ident], self._stored_at[ident]

@@ -21,7 +21,7 @@ from .context import Place
 from .link import Link
 from .operations import AT_ONCE, COMMAND, WORKER, operation_named
 from .reactor import Reactor
-from .reply_cache import ReplyCache
+from .reply_cache import MOST_BYTES, PART_OF_MEMORY, ReplyCache
 from .workers import Workers
 
 TYPE_CHECKING = False
@@ -54,8 +54,9 @@ class Requests:
         self._streams: dict[int, OutputStream] = {}
         self._feeds: dict[int, InputStream] = {}
         self._answers = Answers()
-        self._remembered = ReplyCache()
-        self._unacknowledged = ReplyCache(strict=True)
+        self._reply_bytes = min(MOST_BYTES, place.limits["memory_bytes"] // PART_OF_MEMORY)
+        self._remembered = ReplyCache(self._reply_bytes)
+        self._unacknowledged = ReplyCache(self._reply_bytes)
         self._books: dict[int, ReplyCache] = {}  # where the reply to a request with an id will be stored
         self._queued: set[int] = set()  # runs that wait for their session
         self._cancels: dict[int, Callable[[], None]] = {}
@@ -65,7 +66,7 @@ class Requests:
         for reply in self._unacknowledged.replies():
             self._processes.pending_notices.restore(reply)
         self._books = {key: book for key, book in self._books.items() if book is self._remembered}
-        self._unacknowledged = ReplyCache(strict=True)
+        self._unacknowledged = ReplyCache(self._reply_bytes)
 
     def end_streams(self) -> None:
         """End all streams: those of an earlier host lead nowhere."""
@@ -156,6 +157,7 @@ class Requests:
 
     def _start_command(self, key: int, handler: Callable[..., Any], fields: dict[str, Any]) -> None:
         args = fields["args"]
+        args["request_id"] = fields.get("request_id")
         if fields.get("feeds"):
             args["feed"] = self._feeds[key] = InputStream(self._link, key)
         if fields.get("stream"):

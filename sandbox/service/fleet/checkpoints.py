@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.aio import AsyncEnvironment
-from sandbox.envelope import Envelope, Failure
+from sandbox.envelope import Envelope, Failure, Success
 from sandbox.errors import ErrorCode
+from sandbox.operations import DeletedCheckpointResult
 from sandbox.service.store.database import Database
 from sandbox.text.wording import size
 
@@ -36,15 +37,25 @@ class Checkpoints:
         self._turn = asyncio.Lock()
         self._loaded: AsyncEnvironment | None = None
 
-    async def carry_out(self, environment: AsyncEnvironment, method: str, args: Mapping[str, Any]) -> Envelope[Any]:
-        """Return what the method on the state of the files answers. Raises TypeError for arguments that do not fit."""
+    async def carry_out(
+        self, environment: AsyncEnvironment, method: str, args: Mapping[str, Any], request: str, *, resent: bool = False
+    ) -> Envelope[Any]:
+        """Return what the method on the state of the files answers, once for a ``request`` that is ``resent``.
+
+        Raises TypeError for arguments that do not fit.
+        """
         async with self._turn:
             await self._load(environment)
+            if resent and method == "checkpoint" and (made := await self._made_for(environment, request)) is not None:
+                return made
             answer: Envelope[Any] = await getattr(environment, method)(**args)
             if method == "checkpoint" and answer.ok:
-                return await self._save(environment, answer)
+                return await self._save(environment, answer, request)
             if method == "delete_checkpoint" and answer.ok:
                 await self._forget(str(answer.result.id))
+            elif method == "delete_checkpoint" and resent and _is_missing(answer):
+                listed = (await environment.checkpoints()).unwrap()  # the first one has deleted it
+                return Success(DeletedCheckpointResult(id=str(args.get("id")), store_bytes=listed.store_bytes))
             return answer
 
     async def load(self, environment: AsyncEnvironment) -> None:
@@ -69,7 +80,19 @@ class Checkpoints:
                 log.warning("the checkpoint %s of %s could not be loaded: %s", name, self._sandbox, answer.error)
         self._loaded = environment
 
-    async def _save(self, environment: AsyncEnvironment, answer: Envelope[Any]) -> Envelope[Any]:
+    async def _made_for(self, environment: AsyncEnvironment, request: str) -> Envelope[Any] | None:
+        """Return the answer to the request if its checkpoint is kept: a service before this one was killed after that."""
+
+        def find(connection: sqlite3.Connection) -> str | None:
+            where = "sandbox = ? AND request = ?"
+            row = connection.execute(f"SELECT name FROM checkpoints WHERE {where}", (self._sandbox, request)).fetchone()  # noqa: S608
+            return None if row is None else str(row["name"])
+
+        name, listed = await self._database.call(find), await environment.checkpoints()
+        known = listed.result.checkpoints if listed.ok else ()
+        return next((Success(each) for each in known if each.id == name), None)
+
+    async def _save(self, environment: AsyncEnvironment, answer: Envelope[Any], request: str) -> Envelope[Any]:
         name, file = str(answer.unwrap().id), secrets.token_hex(8)
         limits = getattr(environment.environment, "limits", None)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,7 +111,8 @@ class Checkpoints:
             )
 
         def write(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT INTO checkpoints (sandbox, name, file) VALUES (?, ?, ?)", (self._sandbox, name, file))
+            columns, row = "sandbox, name, file, request", (self._sandbox, name, file, request)
+            connection.execute(f"INSERT INTO checkpoints ({columns}) VALUES (?, ?, ?, ?)", row)  # noqa: S608
 
         await self._database.call(write)
         return answer
@@ -126,3 +150,7 @@ def all_files(connection: sqlite3.Connection) -> set[str]:
 
 def _bytes_in(folder: Path) -> int:
     return sum(entry.stat().st_size for entry in os.scandir(folder))
+
+
+def _is_missing(answer: Envelope[Any]) -> bool:
+    return isinstance(answer, Failure) and answer.code is ErrorCode.checkpoint_not_found

@@ -13,7 +13,7 @@ from sandbox.docker.kept import inventory, kept, owners
 from sandbox.docker.kept.labels import SERVICE_LABEL
 from sandbox.docker.spec import HostParts, SandboxSpec
 from sandbox.environment.base import Environment
-from sandbox.errors import SandboxError
+from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.network.ceiling import Ceiling
 from sandbox.state.fork import fork as start_forks
 
@@ -43,9 +43,12 @@ def fork(source: Environment, made: Sequence[DockerEnvironment], checkpoint: str
     answer.unwrap()
 
 
-def remove(ident: str) -> bool:
-    """End the sandbox in that container, if there is one; return whether it is known to be gone."""
-    gone = removal.remove(ident, has_volumes=True)
+def remove(ident: str, *, may_appear: bool = False) -> bool:
+    """End the sandbox in that container, if there is one; return whether it is known to be gone.
+
+    ``may_appear`` says that the engine may be creating it still.
+    """
+    gone = removal.remove(ident, has_volumes=True, may_appear=may_appear)
     with contextlib.suppress(SandboxError):
         owners.forget(ident)
     return gone
@@ -60,6 +63,11 @@ def claim(ident: str) -> Callable[[], None]:
 def states() -> dict[str, str]:
     """Return the states of the engine's sandboxes by the names of their containers. Raises SandboxError."""
     return {each.ident: each.status for each in inventory.sandboxes(connect(), every=True)}
+
+
+def loss(environment: Environment) -> SandboxUnavailableError | None:
+    """Return why the sandbox cannot be used any more, or None if it can."""
+    return environment.loss if isinstance(environment, DockerEnvironment) else None
 
 
 def _do_nothing() -> None:

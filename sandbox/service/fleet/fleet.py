@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from sandbox.aio import AsyncEnvironment
@@ -29,6 +30,7 @@ from .ceilings import Ceilings
 from .checkpoints import Checkpoints, all_files, remove_unknown
 from .creating import NewSandbox, Turns, answer_of_first, new_sandbox
 from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
+from .reconciling import ALIVE, Reconciling
 from .sandbox_data import sandbox_data
 from .spill import SpillRoom
 
@@ -47,6 +49,8 @@ _PASSING = ("left",)
 _UNREACHED = ("pipe_broken", "engine_gone")
 # How often that is tried.
 ATTACH_AGAIN_SECONDS = 3.0
+# And a removal that the engine did not carry out.
+REMOVE_AGAIN_SECONDS = 3.0
 # Ends that were to be expected: the guest's own clocks.
 _EXPECTED = (LIFETIME_OVER, "idle")
 
@@ -64,6 +68,7 @@ class Fleet:
         # Attaching to what waits does not hold up what is asked for now.
         self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._reconciling = Reconciling(lambda: self._all(over=False), lambda: self._in_engine(engine.states), self._settle)
         self._tidied = time.monotonic()
         self.ceilings = Ceilings(settings)
 
@@ -81,28 +86,17 @@ class Fleet:
                     live.release = engine.claim(record.ident)
             elif record.state == "running":
                 live.attaching = self._attach(live, self._background)
-        self._spawn(self._compare(self._all(over=False)))
+        self._spawn(self._reconciling.work())
         self._spawn(self._look())
-
-    async def _compare(self, loaded: list[LiveSandbox]) -> None:
-        """Find out which sandboxes are gone, and whose pause or end the last service did not come to write down."""
-        try:
-            states = await self._in_engine(engine.states)
-        except SandboxError as error:  # attaching finds it out, one by one
-            log.warning("the engine does not list its sandboxes: %s", error)
-            return
-        for live in loaded:
-            with contextlib.suppress(SandboxError):  # it is logged, and tried again
-                await self._settle(live, states.get(live.record.ident))
 
     async def _settle(self, live: LiveSandbox, state: str | None) -> None:
         """Have the record agree with the state of the container, None if there is none."""
-        async with live.changing:
-            if live.record.state == "paused" and state == "running":
-                await self._attach(live)
-                await self._change(live, replace(live.record, state="running"))
-            elif live.record.state in ("running", "paused") and state not in ("running", "paused", "restarting"):
-                await self.lose(live, ended(live.record))
+        if state not in ALIVE:
+            await self.lose(live, ended(live.record))
+        elif live.record.state == "paused":  # the last service did not come to write it down, or somebody else has woken it
+            if live.environment is not None:
+                await live.environment.resume()
+            await self._change(live, replace(live.record, state="running"))
 
     async def close(self) -> None:
         """Leave all sandboxes running, or end them with ``stop_all``; requests under way end with the connection."""
@@ -220,11 +214,19 @@ class Fleet:
                         return await start()
                 except BaseException:
                     for live, each in zip(lives, made, strict=True):
-                        await self._in_engine(each.environment.remove)
-                        await self._forget(live, undo_creation=True)
+                        await self._abandon(live, each)
                     raise
 
         return await asyncio.shield(self._spawn(work()))
+
+    async def _abandon(self, live: LiveSandbox, made: NewSandbox) -> None:
+        """Leave nothing of a creation that failed; what the engine does not remove now is removed later."""
+        live.record = replace(live.record, state="deleting")  # the store has "creating": the next service does the same to it
+        await self.database.call(lambda connection: request_rows.undo_creation(connection, live.record.id))
+        with contextlib.suppress(SandboxError):
+            await self._in_engine(made.environment.remove)
+        if await self._remove(live):
+            await self._forget(live)
 
     async def _started(
         self, made: list[NewSandbox], answer_of: Callable[[list[dict[str, Any]]], dict[str, Any]]
@@ -239,7 +241,7 @@ class Fleet:
 
         def write(connection: Any) -> Any:
             request_rows.finish_creation(connection, records[0].id, answer)
-            return [_write(connection, record) for record in records]
+            return [rows.change(connection, record, now()) for record in records]
 
         events = await self.database.call(write)
         for each, record, event in zip(made, records, events, strict=True):
@@ -349,10 +351,11 @@ class Fleet:
             await self._forget(live)
 
     async def _finish_delete(self, live: LiveSandbox) -> None:
-        """Remove what a service before this one was creating or deleting; nobody was answered yet."""
+        """Remove what was being created or deleted when that ended halfway; nobody was answered yet."""
         async with live.changing:
-            while not await self._remove(live):  # noqa: ASYNC110  # nobody tells when the engine is there again
-                await asyncio.sleep(TIDY_SECONDS / 100)
+            may_appear = live.record.state == "creating"  # the engine may still be at it
+            while not await self._remove(live, may_appear=may_appear):  # noqa: ASYNC110  # nobody tells when it is possible
+                await asyncio.sleep(REMOVE_AGAIN_SECONDS)
             await self._forget(live, undo_creation=True)
 
     async def lose(self, live: LiveSandbox, error: SandboxUnavailableError) -> None:
@@ -368,10 +371,18 @@ class Fleet:
         record = replace(live.record, state=state, reason=error.reason, post_mortem=error.message, ended_at=now())
         await self._change(live, record)
         await asyncio.to_thread(live.checkpoints.remove)
-        if error.reason != "taken_over":
-            await self._remove(live)
-        else:
+        await self._clear(live)
+
+    async def _clear(self, live: LiveSandbox) -> None:
+        """Remove what is left of a sandbox that is over, and write down that nothing is; else it is tried again."""
+        live.attach_at = time.monotonic() + REMOVE_AGAIN_SECONDS
+        if live.record.reason == "taken_over":  # it is another's
             await self._let_go(live)
+        elif not await self._remove(live):
+            return
+        record = replace(live.record, gone_at=now())
+        await self.database.call(lambda connection: rows.update(connection, record))
+        live.record = record
 
     async def _let_go(self, live: LiveSandbox) -> None:
         """Leave the sandbox as it is, without a connection."""
@@ -380,7 +391,7 @@ class Fleet:
             with contextlib.suppress(SandboxError):
                 await environment.close()
 
-    async def _remove(self, live: LiveSandbox) -> bool:
+    async def _remove(self, live: LiveSandbox, *, may_appear: bool = False) -> bool:
         if live.release is not None:
             live.release()
             live.release = None
@@ -388,7 +399,7 @@ class Fleet:
         if environment is not None:
             with contextlib.suppress(SandboxError):
                 await environment.remove()
-        return await self._in_engine(lambda: engine.remove(live.record.ident))
+        return await self._in_engine(lambda: engine.remove(live.record.ident, may_appear=may_appear))
 
     async def _forget(self, live: LiveSandbox, *, undo_creation: bool = False) -> None:
         record = live.record
@@ -406,7 +417,7 @@ class Fleet:
         self.broadcast.publish(event)
 
     async def _change(self, live: LiveSandbox, record: SandboxRecord) -> None:
-        event = await self.database.call(lambda connection: _write(connection, record))
+        event = await self.database.call(lambda connection: rows.change(connection, record, now()))
         live.record = record
         self.broadcast.publish(event)
 
@@ -430,26 +441,26 @@ class Fleet:
         if live.changing.locked():
             return
         if record.ended_at is not None:
-            if now() - record.ended_at > self.settings.lost_seconds:
-                self._spawn(self._drop(live))
+            if record.gone_at is None and time.monotonic() > live.attach_at:
+                self._spawn(self._alone(live, partial(self._clear, live)))
+            elif record.gone_at is not None and now() - record.ended_at > self.settings.lost_seconds:
+                self._spawn(self._alone(live, partial(self._forget, live)))
         elif record.state == "deleting":
             self._spawn(self._finish_delete(live))
         elif time.monotonic() > live.deadline:
-            self._spawn(self._end(live, ended(record)))
+            self._spawn(self._alone(live, partial(self.lose, live, ended(record))))
         elif live.environment is not None:
-            if (loss := _loss(live.environment)) is not None:
-                self._spawn(self._end(live, loss))
+            if (loss := engine.loss(live.environment.environment)) is not None:
+                self._spawn(self._alone(live, partial(self.lose, live, loss)))
         elif record.state == "running" and live.may_attach_again():
             live.attach_at = time.monotonic() + ATTACH_AGAIN_SECONDS
             live.attaching = self._attach(live, self._background)
 
-    async def _end(self, live: LiveSandbox, error: SandboxUnavailableError) -> None:
+    async def _alone(self, live: LiveSandbox, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do ``work`` while nothing else changes the sandbox."""
         async with live.changing:
-            await self.lose(live, error)
-
-    async def _drop(self, live: LiveSandbox) -> None:
-        async with live.changing:
-            await self._forget(live)
+            if live.record.id in self._live:
+                await work()
 
     # Tasks and threads
 
@@ -477,20 +488,9 @@ class Fleet:
             log.error("a task of the service failed", exc_info=error)
 
 
-def _write(connection: Any, record: SandboxRecord) -> rows.Event:
-    rows.update(connection, record)
-    data = {"sandbox_id": record.id, "state": record.state, "reason": record.reason}
-    return rows.add_event(connection, record.tenant, record.id, now(), data)
-
-
 def _forget_old(at: float) -> Callable[[Any], None]:
     def forget(connection: Any) -> None:
         request_rows.forget(connection, at - REMEMBERED_SECONDS, at - ANSWERED_SECONDS)
         rows.forget_events(connection, at - REMEMBERED_SECONDS)
 
     return forget
-
-
-def _loss(environment: AsyncEnvironment) -> SandboxUnavailableError | None:
-    inner = environment.environment
-    return inner.loss if isinstance(inner, DockerEnvironment) else None

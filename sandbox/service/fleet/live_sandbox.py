@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +24,9 @@ from sandbox.service.store.sandboxes import OVER, SandboxRecord
 from .bridges import BodyBridge
 from .checkpoints import Checkpoints
 from .output import OutputLog
+from .refill import refill
 from .requests_under_way import Answer, Requests, RequestUnderWay, digest_of, reused
+from .sent_again import is_safe, unknown_effects
 from .spill import Spill, SpillRoom
 
 LIFETIME_OVER = "lifetime_over"
@@ -117,8 +120,8 @@ class LiveSandbox:
         """Send a request, or find the one that was sent with the same id. Raises Problem.
 
         It is written down before it is sent; one that a service before this one sent is sent again with its id, and the guest
-        answers with what became of the first. ``streams`` says that its output is wanted as it comes, ``reads`` that its
-        standard input will be streamed; neither is possible for a request that is sent again.
+        answers with what became of the first. ``streams`` says that its output is wanted as it comes: of one that is sent again,
+        the sandbox has it. ``reads`` says that its standard input will be streamed, which is not possible then.
         """
         digest = digest_of(operation, args)
         if (found := self.requests.same(ident, digest)) is not None:
@@ -131,20 +134,20 @@ class LiveSandbox:
                 raise reused(ident)
             if (found := self.requests.same(ident, digest)) is not None:  # it was made while we waited
                 return found
-        foreground = operation == "run" and not args.get("background") and known is None
+        foreground, resent = operation == "run" and not args.get("background"), known is not None
         cancel = CancelToken()
         request = RequestUnderWay(
             ident,
             operation,
             digest,
-            OutputLog(lambda: cancel.cancelled, Spill(self.spills)) if streams and foreground else None,
-            BodyBridge() if reads and foreground else None,
+            OutputLog(lambda: cancel.cancelled, Spill(self.spills), catches_up=resent) if streams and foreground else None,
+            BodyBridge() if reads and foreground and not resent else None,
             cancel,
-            resent=known is not None,
+            resent=resent,
         )
 
         async def work(request: RequestUnderWay) -> Answer:
-            answer = Answer(await self._carry_out(request, args, known))
+            answer = Answer(await self._followed(request, self._carry_out(request, args, database, known)))
             if not _is_repeatable(operation):
                 done, sandbox = now(), self.record.id
                 database.note(lambda c: rows.answered(c, sandbox, ident, done))
@@ -153,15 +156,15 @@ class LiveSandbox:
         return self.requests.begin(request, work)
 
     async def _carry_out(
-        self, request: RequestUnderWay, args: Mapping[str, Any], known: KnownRequest | None
+        self, request: RequestUnderWay, args: Mapping[str, Any], database: Database, known: KnownRequest | None
     ) -> Envelope[Any]:
-        kind = OPERATIONS.get(request.operation)
-        if known is not None and (kind is None or not issubclass(kind, Change)):
-            return _unknown_effects()
+        kind, ident = OPERATIONS.get(request.operation), self.record.id
         try:
+            if known is not None and not await database.call(lambda c: is_safe(c, ident, known, args)):
+                return unknown_effects()
             environment = await self.ready()
             if kind is None:
-                return await _of_state(self.checkpoints, environment, request.operation, args)
+                return await _of_state(self.checkpoints, environment, request, args)
             given = HostArguments(args)
             if issubclass(kind, Change):
                 given["request_id"] = request.id
@@ -170,6 +173,14 @@ class LiveSandbox:
         except SandboxError as error:
             return Failure.of(error)
 
+    async def _followed(self, request: RequestUnderWay, answer: Coroutine[Any, Any, Envelope[Any]]) -> Envelope[Any]:
+        """Return the answer; the output of a run that was sent before comes from the sandbox meanwhile."""
+        if request.output is None or not request.resent:
+            return await answer
+        answering = asyncio.ensure_future(answer)
+        with contextlib.suppress(SandboxError):
+            await refill(await self.ready(), request.id, request.output, answering.done)
+        return await answering
 
     def _worded(self, answer: Envelope[Any]) -> Envelope[Any]:
         """Have an answer speak of the time to live, which may not be what the sandbox was started with."""
@@ -193,25 +204,17 @@ def _is_repeatable(operation: str) -> bool:
 
 def _watch(request: RequestUnderWay) -> Watch:
     output = request.output
-    return Watch(on_bytes=None if output is None else output.append, cancel=request.cancel, stdin=request.stdin)
+    on_bytes = None if output is None or request.resent else output.append  # what was sent again is refilled
+    return Watch(on_bytes=on_bytes, cancel=request.cancel, stdin=request.stdin)
 
 
 async def _of_state(
-    checkpoints: Checkpoints, environment: AsyncEnvironment, method: str, args: Mapping[str, Any]
+    checkpoints: Checkpoints, environment: AsyncEnvironment, request: RequestUnderWay, args: Mapping[str, Any]
 ) -> Envelope[Any]:
     """Return what a method on the state of the files answers."""
     try:
-        return await checkpoints.carry_out(environment, method, args)
+        return await checkpoints.carry_out(environment, request.operation, args, request.id, resent=request.resent)
     except TypeError as error:  # of the arguments, which are the client's
         return Failure(
-            ErrorCode.invalid_arguments, f"The arguments of {method} do not fit: {str(error)[:300]}.", "Correct that."
+            ErrorCode.invalid_arguments, f"The arguments of {request.operation} do not fit: {str(error)[:300]}.", "Correct that."
         )
-
-
-def _unknown_effects() -> Failure[Any]:
-    return Failure(
-        ErrorCode.transfer_incomplete,
-        "The request was sent before the service was restarted, and what became of it is not known.",
-        "Look at what it should have changed before you send it again, with another request id.",
-        effects="unknown",
-    )

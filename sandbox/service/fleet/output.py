@@ -41,10 +41,15 @@ _FIRST = object()
 
 
 class OutputLog:
-    """Keeps the last MOST_BYTES of the output, and what came before in ``spill``. Made in a loop, whose tasks read it."""
+    """Keeps the last MOST_BYTES of the output, and what came before in ``spill``. Made in a loop, whose tasks read it.
 
-    def __init__(self, is_stopped: Callable[[], bool] = bool, spill: Spill | None = None) -> None:
-        self._is_stopped, self._spill = is_stopped, spill
+    With ``catches_up`` readers may be ahead of what was added: they have read it from a service before this one.
+    """
+
+    def __init__(
+        self, is_stopped: Callable[[], bool] = bool, spill: Spill | None = None, *, catches_up: bool = False
+    ) -> None:
+        self._is_stopped, self._spill, self._catches_up = is_stopped, spill, catches_up
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         # The first reader comes a moment after the first output may.
@@ -103,6 +108,15 @@ class OutputLog:
                 self._readers.pop(reader, None)
                 self._room.notify_all()
 
+    def skip_to(self, offset: int) -> None:
+        """Note that what comes before ``offset`` is not to be had any more."""
+        with self._lock:
+            self._pieces.clear()
+            self._start = self.end = offset
+            if self._spill is not None:
+                self._spill.close()
+        self._tell()
+
     def finish(self) -> None:
         """Note that nothing follows."""
         self.ended = True
@@ -114,6 +128,8 @@ class OutputLog:
             if self._spill is not None and offset < min(self._start, self._spill.end):
                 stream, data = self._spill.read(offset, PIECE_BYTES)
                 return [Piece(stream, offset, data)]
+            if self._catches_up and not self.ended and offset > self.end:
+                return []
             if not self._start <= offset <= self.end:
                 raise OutputGoneError
             found = [piece for piece in self._pieces if piece.end > offset]
