@@ -56,7 +56,7 @@ def draw_timeline(
 
 def draw_lines(title: str, x_label: str, y_label: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     """Draw lines of points over logarithmic axes; an x of 0 stands half a step left of the least other one."""
-    height, bottom, right = 420, 370, WIDTH - 190
+    height, bottom, right = 420, 370, WIDTH - 230
     points = [point for line in lines.values() for point in line]
     least = min((x for x, _ in points if x > 0), default=1.0)
 
