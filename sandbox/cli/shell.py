@@ -37,8 +37,6 @@ EPILOG = """Examples:
 # The largest terminal of a sandbox.
 _MOST_ROWS, _MOST_COLUMNS = 100, 300
 _READ_BYTES = 4096
-# bash if the image has it; not as a login shell, which would read the start-up files of another user.
-_SHELL = "if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi"
 
 
 @with_sandbox_options(without=OF_KEPT)
@@ -57,11 +55,13 @@ def shell(
             "Run one command with: gamebox run -- COMMAND, or gamebox exec SANDBOX -- COMMAND.",
         )
     variables = dict(variable_of(text) for text in asked.pop("env"))
+    from sandbox.operations.terminals import SHELL
+
     with progress() as report:
         made = sandbox_of(asked, kept=Kept(inside=sandbox, take_over=take_over), report=report)
         with running(made) as environment:
             report.done()
-            last = attach_terminal(environment, ["sh", "-c", _SHELL], variables, user)
+            last = attach_terminal(environment, list(SHELL), variables, user)
     raise typer.Exit(status_of(last.exit_code, last.signal))
 
 

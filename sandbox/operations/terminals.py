@@ -16,6 +16,9 @@ from sandbox.text.masking import Mask
 from .base import SILENCE_SECONDS, Excerpt, Host, Id, Prepared, Reply, Request, User
 from .table import operation
 
+# bash if the image has it; not as a login shell, which would read the start-up files of another user.
+SHELL = ("sh", "-c", "if command -v bash >/dev/null; then exec bash -i; else exec sh -i; fi")
+
 
 class ScreenResult(Result):
     """The screen as a person would see it: ``text`` is its lines without trailing blanks; the cursor counts from 0.

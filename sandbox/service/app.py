@@ -19,10 +19,12 @@ from sandbox.errors import SandboxError
 from .fleet.broadcast import Broadcast
 from .fleet.fleet import Fleet
 from .house import House
-from .http.problems import Problem, ProblemCode, problem_of
+from .http.gate import Gate
+from .http.problems import Problem, ProblemCode, draining, problem_of
 from .http.reading import is_request_id, new_request_id
 from .keys import Keys
-from .routes import events, files, health, keys, operations, sandboxes
+from .ports.public import load_public_ports
+from .routes import events, files, health, keys, operations, ports, sandboxes, terminals, tunnels
 from .settings import Settings
 from .store.database import Database
 
@@ -49,6 +51,7 @@ def make_app(house: House) -> FastAPI:
         asyncio.get_running_loop().set_default_executor(pool)
         await house.keys.load()
         await house.fleet.load()
+        await load_public_ports(house)
         house.ready = True
         yield
         await house.fleet.close()
@@ -63,7 +66,8 @@ def make_app(house: House) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.house = house
-    for each in (health, keys, sandboxes, events, files, operations):  # the operations are last: their route takes any name
+    # The operations are last: their route takes any name.
+    for each in (health, keys, sandboxes, events, files, ports, tunnels, terminals, operations):
         app.include_router(each.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(SandboxError, _sandbox_error)
@@ -71,6 +75,7 @@ def make_app(house: House) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _internal_error)
     app.add_middleware(Entrance)
+    app.add_middleware(Gate)  # the last one is the first that a request meets
     return app
 
 
@@ -101,20 +106,9 @@ class Entrance:
             await send(message)
 
         if scope["app"].state.house.draining and scope["path"].startswith("/v1/"):
-            await _draining().response(ident)(scope, receive, send_with_id)
+            await draining().response(ident)(scope, receive, send_with_id)
             return
         await self._app(scope, receive, send_with_id)
-
-
-def _draining() -> Problem:
-    return Problem(
-        503,
-        ProblemCode.draining,
-        "The service is about to end.",
-        "Send the request again: the sandboxes go on, and the next service finds them.",
-        retryable=True,
-        headers={"Retry-After": "1", "Connection": "close"},
-    )
 
 
 def _ident(request: Request) -> str:

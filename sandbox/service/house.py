@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends
+from starlette.requests import HTTPConnection
 
+from .connections import OpenConnections
 from .fleet.broadcast import Broadcast
 from .fleet.fleet import Fleet
 from .fleet.live_sandbox import LiveSandbox
+from .http.hosts import Hosts
 from .keys import Caller, Keys, Scope, check_scope
+from .ports.tokens import PortTokens
 from .settings import Settings
 from .store.database import Database
 
@@ -26,15 +30,23 @@ class House:
     fleet: Fleet
     ready: bool = False
     draining: bool = field(default=False)
+    hosts: Hosts = field(init=False)
+    connections: OpenConnections = field(init=False)
+    tokens: PortTokens = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hosts = Hosts(self.settings)
+        self.connections = OpenConnections(self.settings.sandbox_connections)
+        self.tokens = PortTokens(self.settings.data)
 
 
-def house_of(request: Request) -> House:
+def house_of(request: HTTPConnection) -> House:
     """Return the parts of the service that got the request."""
     found: House = request.app.state.house
     return found
 
 
-def caller_of(request: Request) -> Caller:
+def caller_of(request: HTTPConnection) -> Caller:
     """Return who sent the request. Raises Problem."""
     header = request.headers.get("authorization", "")
     scheme, _, token = header.partition(" ")
@@ -43,26 +55,26 @@ def caller_of(request: Request) -> Caller:
     return house_of(request).keys.caller(key or None, address)
 
 
-async def reader(request: Request) -> Caller:
+async def reader(request: HTTPConnection) -> Caller:
     """Return who sent the request, if they may look. Raises Problem."""
     return caller_of(request)
 
 
-async def user(request: Request) -> Caller:
+async def user(request: HTTPConnection) -> Caller:
     """Return who sent the request, if they may use sandboxes. Raises Problem."""
     caller = caller_of(request)
     check_scope(caller, Scope.use)
     return caller
 
 
-async def manager(request: Request) -> Caller:
+async def manager(request: HTTPConnection) -> Caller:
     """Return who sent the request, if they may create and end sandboxes. Raises Problem."""
     caller = caller_of(request)
     check_scope(caller, Scope.manage)
     return caller
 
 
-async def admin(request: Request) -> Caller:
+async def admin(request: HTTPConnection) -> Caller:
     """Return who sent the request, if they may make keys. Raises Problem."""
     caller = caller_of(request)
     check_scope(caller, Scope.admin)
@@ -75,6 +87,6 @@ Manager = Annotated[Caller, Depends(manager)]
 Admin = Annotated[Caller, Depends(admin)]
 
 
-def sandbox_of(request: Request, caller: Caller, ident: str) -> LiveSandbox:
+def sandbox_of(request: HTTPConnection, caller: Caller, ident: str) -> LiveSandbox:
     """Return a sandbox of the caller's. Raises Problem."""
     return house_of(request).fleet.find(caller.tenant, ident)

@@ -96,6 +96,11 @@ class Keys:
         """Return whether the key of a caller, which had one, is still valid."""
         return _is_valid(self._by_id[caller.key])
 
+    def is_valid_key(self, ident: str, tenant: str) -> bool:
+        """Return whether the key of that id is a valid one of the tenant."""
+        record = self._by_id.get(ident)
+        return record is not None and record.tenant == tenant and _is_valid(record)
+
     def caller(self, key: str | None, address: str) -> Caller:
         """Return who has the key. Raises Problem for a wrong one, another for an address that was wrong too often.
 

@@ -10,7 +10,9 @@ import resource
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
 
@@ -19,12 +21,16 @@ from sandbox.errors import ErrorCode, SandboxError
 from .app import make_app, make_house
 from .house import House
 from .keys import first_key
+from .ports.proxy import ignore_cut_responses
+from .ports.upgrades import Upgrades
 from .settings import Settings
 from .store.database import Database
 
 log = logging.getLogger(__name__)
 
 STORE = "service.db"
+# Of a message on a WebSocket, whatever parts it comes in.
+FRAME_BYTES = 1 << 20
 
 
 def serve(settings: Settings, started: Callable[[str, Path | None], None]) -> None:
@@ -36,6 +42,7 @@ def serve(settings: Settings, started: Callable[[str, Path | None], None]) -> No
         house = make_house(settings, database)
         listener = _listen(settings)
         house.fleet.ceilings.own_ports = frozenset({listener.getsockname()[1]})
+        logging.getLogger("uvicorn.error").addFilter(ignore_cut_responses)
         config = uvicorn.Config(
             make_app(house),
             log_config=None,
@@ -46,7 +53,9 @@ def serve(settings: Settings, started: Callable[[str, Path | None], None]) -> No
             proxy_headers=bool(settings.behind_proxy),
             forwarded_allow_ips=list(settings.behind_proxy) or None,
             timeout_graceful_shutdown=int(settings.drain_seconds) + 1,
-            ws="none",
+            ws=cast("Any", partial(Upgrades, house)),
+            ws_max_size=FRAME_BYTES,
+            ws_per_message_deflate=False,
         )
         _Server(config, house, listener, started).run(sockets=[listener])
     finally:
@@ -78,7 +87,8 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         self._house.broadcast.close()
-        await self._house.fleet.drain(self._house.settings.drain_seconds)
+        seconds = self._house.settings.drain_seconds
+        await asyncio.gather(self._house.fleet.drain(seconds), self._house.connections.drain(seconds))
         await asyncio.sleep(0)  # those that were answered are written
         await super().shutdown(sockets)
 

@@ -19,6 +19,8 @@ from pydantic_settings import (
 from sandbox.errors import SandboxError, configuration_error
 from sandbox.network.ceiling import Ceiling
 
+from .http.hosts import check_origins
+
 MIB = 1 << 20
 FILE = "service.toml"
 # In a variable, separated by commas.
@@ -57,6 +59,10 @@ class Settings(BaseSettings):
     drain_seconds: float = Field(10.0, ge=0, description="How long requests may go on after SIGTERM.")
     engine_calls: int = Field(8, ge=1, le=64, description="Sandboxes that are started, attached or removed at once.")
     create_wait_seconds: float = Field(30.0, gt=0, description="How long a creation waits for its turn.")
+    domain: str = Field("localhost", description="Domain of the ports of sandboxes: {port}-{id}.DOMAIN.")
+    allowed_hosts: Words = Field((), description="Names of the service, beside this host's own; *.NAME for those below one.")
+    allowed_origins: Words = Field((), description="Origins of other pages that may open WebSockets.")
+    sandbox_connections: int = Field(128, ge=1, le=256, description="Connections to ports and terminals of one sandbox.")
     body_bytes: int = Field(64 * MIB, ge=1024, description="Largest JSON body of a request.")
     open_networks: Words = Field((), description="Addresses and networks that are not public, and that tenants may reach.")
     closed_hosts: Words = Field((), description="Hosts, addresses and ports that no tenant may reach, as in *:25.")
@@ -77,7 +83,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _split_lists(cls, values: dict[str, Any]) -> dict[str, Any]:
-        lists = ("behind_proxy", "images", "profiles", "open_networks", "closed_hosts")
+        lists = ("behind_proxy", "images", "profiles", "allowed_hosts", "allowed_origins", "open_networks", "closed_hosts")
         return {name: _split(value) if name in lists else value for name, value in values.items()}
 
     @model_validator(mode="after")
@@ -97,6 +103,7 @@ class Settings(BaseSettings):
             )
         if self.time_to_live_seconds > self.most_time_to_live_seconds:
             raise ValueError("time_to_live_seconds is more than most_time_to_live_seconds")
+        check_origins(self.domain, (*self.allowed_hosts, self.host))
         return self
 
     @property

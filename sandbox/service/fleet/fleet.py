@@ -131,6 +131,10 @@ class Fleet:
             )
         return found
 
+    def known(self, ident: str) -> LiveSandbox | None:
+        """Return a sandbox of any tenant, or None."""
+        return self._live.get(ident)
+
     def of(self, tenant: str) -> list[SandboxRecord]:
         """Return the sandboxes of a tenant, the latest first."""
         found = [each.record for each in self._live.values() if each.record.tenant == tenant]

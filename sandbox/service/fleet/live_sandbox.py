@@ -51,6 +51,8 @@ class LiveSandbox:
     attaching: asyncio.Task[AsyncEnvironment] | None = None
     # When to try it again, if it failed (monotonic).
     attach_at: float = 0.0
+    # Those that everybody may reach.
+    public_ports: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.set_deadline()

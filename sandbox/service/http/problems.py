@@ -14,7 +14,7 @@ from sandbox.client.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.ceiling import CeilingError
 
-__all__ = ["Problem", "ProblemCode", "problem_of"]
+__all__ = ["Problem", "ProblemCode", "draining", "problem_of"]
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -97,4 +97,16 @@ def problem_of(error: SandboxError) -> Problem:
     retryable = error.retryable or status == HTTPStatus.SERVICE_UNAVAILABLE
     return Problem(
         status, error.code, error.message, error.hint, retryable=retryable, headers=headers, effects=error.effects, **fields
+    )
+
+
+def draining() -> Problem:
+    """Return the problem of a request that comes while the service is about to end."""
+    return Problem(
+        503,
+        ProblemCode.draining,
+        "The service is about to end.",
+        "Send the request again: the sandboxes go on, and the next service finds them.",
+        retryable=True,
+        headers={"Retry-After": "1", "Connection": "close"},
     )

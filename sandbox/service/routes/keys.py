@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from sandbox.service.clock import now
+from sandbox.service.connections import KEY_GONE
 from sandbox.service.house import Admin, Reader, house_of
 from sandbox.service.http.bodies import CreateKey, read_body
 from sandbox.service.http.reading import body_of
@@ -43,4 +44,5 @@ async def revoke_key(request: Request, caller: Admin, key_id: str) -> Response:
     house = house_of(request)
     await house.keys.revoke(caller.tenant, key_id)
     house.broadcast.close(key_id)
+    house.connections.end(KEY_GONE, key=key_id)
     return Response(status_code=204)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from sandbox.service import house
 from sandbox.service.app import make_app, make_house
@@ -24,30 +24,30 @@ SCOPES = {house.reader: "read", house.user: "use", house.manager: "manage", hous
 
 
 @pytest.fixture(scope="module")
-def routes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[APIRoute]]:
+def routes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[APIRoute | APIWebSocketRoute]]:
     folder = tmp_path_factory.mktemp("service")
     database = Database(folder / "db")
     app = make_app(make_house(read_settings({"data": folder}), database))
-    yield [route for route in _flat(app.routes) if isinstance(route, APIRoute)]
+    yield [route for route in _flat(app.routes) if isinstance(route, APIRoute | APIWebSocketRoute)]
     database.close()
 
 
 def _flat(routes: object) -> Iterator[object]:
     for route in routes:  # type: ignore[attr-defined]
         inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", None)
-        if isinstance(route, APIRoute) or not inner:
+        if isinstance(route, APIRoute | APIWebSocketRoute) or not inner:
             yield route
         else:
             yield from _flat(inner)
 
 
-def test_every_route_is_on_the_page_with_its_scope(routes: list[APIRoute]) -> None:
+def test_every_route_is_on_the_page_with_its_scope(routes: list[APIRoute | APIWebSocketRoute]) -> None:
     rows = re.findall(r"^\| `([A-Z]+) (\S+)` \| (\S+) \|", PAGE, re.MULTILINE)
     shown = {(method, path): scope.strip("`") for method, path, scope in rows}
     known: dict[tuple[str, str], str] = {}
     for route in routes:
         needed = [SCOPES[each.call] for each in route.dependant.dependencies if each.call in SCOPES]
-        known |= {(method, route.path): needed[0] if needed else "none" for method in route.methods or ()}
+        known |= {(method, route.path): needed[0] if needed else "none" for method in getattr(route, "methods", None) or ("WS",)}
     assert known == shown
     assert [path for (_, path), scope in known.items() if scope == "none"] == ["/healthz", "/readyz"]
 

@@ -1,0 +1,72 @@
+"""The first look at a request: to whom it goes by its Host, and whether a page may open a WebSocket here."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sandbox.service.house import House
+from sandbox.service.ports.proxy import pass_on
+
+from .hosts import Host, parse_host, parse_port_name
+from .problems import Problem, ProblemCode, draining
+from .reading import new_request_id
+
+
+class Gate:
+    """Passes on what is for the service, serves what is for a port of a sandbox, and refuses all else.
+
+    It stands before everything: what goes to a port is no request of ours.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        house: House = scope["app"].state.house
+        text = _header(scope, b"host")
+        host = None if text is None else parse_host(text)
+        name = None if host is None else parse_port_name(host.name, house.settings.domain)
+        if host is not None and name is not None and scope["type"] == "http":
+            await pass_on(house, scope, receive, send, name, host)
+            return
+        try:
+            _check(house, scope, text, host)
+        except Problem as problem:
+            await problem.response(new_request_id())(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+def _check(house: House, scope: Scope, text: str | None, host: Host | None) -> None:
+    """Raise Problem for a request to another host, and for a WebSocket that a page of another host opens."""
+    listener = (scope.get("server") or ("", None))[0]
+    if host is None or not house.hosts.is_own(host, listener):
+        raise Problem(
+            421,
+            ProblemCode.wrong_host,
+            "The request has no Host." if text is None else f"The host {text[:200]!r} is none of this service's.",
+            "Use an address of the service; its operator can add other names to allowed_hosts.",
+            headers={"Connection": "close"},
+        )
+    if scope["type"] != "websocket":
+        return
+    scope.setdefault("state", {})["request_id"] = new_request_id()
+    origin = _header(scope, b"origin")
+    if origin is not None and not house.hosts.is_allowed_origin(origin, host, scope["scheme"]):
+        raise Problem(
+            403,
+            ProblemCode.origin_refused,
+            f"A page of {origin[:200]!r} may not open a WebSocket here.",
+            "Open it from a page of this host; the operator can add other origins to allowed_origins.",
+        )
+    if house.draining:
+        raise draining()
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    found = next((value for each, value in scope["headers"] if each == name), None)
+    return None if found is None else found.decode("latin-1")

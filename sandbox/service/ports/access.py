@@ -1,0 +1,131 @@
+"""Who may reach a port: everybody if it is public, else a key of the tenant, or a token that was made with one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sandbox.environment.sandboxed import SandboxedEnvironment
+from sandbox.errors import ErrorCode
+from sandbox.network.dialling import UnreachableError
+from sandbox.network.services.peer_port import NO_SERVER, PortStream
+from sandbox.service.fleet.live_sandbox import LiveSandbox
+from sandbox.service.house import House
+from sandbox.service.http.hosts import Host, PortName, is_own_page
+from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.keys import Scope, check_scope
+
+from .headers import COOKIE, Headers, key_in, text_of, tokens_in
+
+# What a stream reads ahead.
+READ_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class PortRequest:
+    """The head of a request to a port. Names of headers are in small letters; ``client`` and ``scheme`` are those believed."""
+
+    name: PortName
+    host: Host
+    method: str
+    path: bytes
+    query: bytes
+    headers: Headers
+    client: str
+    scheme: str
+
+    @property
+    def host_text(self) -> str:
+        """The host as a Host header has it."""
+        return self.host.name if self.host.port is None else f"{self.host.name}:{self.host.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """``key`` is the id of the key by which it was granted, or what all that come to the public port have.
+
+    ``token`` is one that came in the query: a browser is to keep it as a cookie.
+    """
+
+    live: LiveSandbox
+    key: str
+    token: str | None = None
+
+
+def public_key(port: int) -> str:
+    """Return what connections to a public port have in the place of a key."""
+    return f"public {port}"
+
+
+def admit(house: House, request: PortRequest) -> Admission:
+    """Return the sandbox of the port, for one who may reach it. Raises Problem.
+
+    Other ways than these, such as the tokens of another dialect, are one more step before the last.
+    """
+    live, port = house.fleet.known(request.name.sandbox), request.name.port
+    if not 0 < port < 65536:
+        raise Problem(404, ProblemCode.invalid_query, f"{port} is not a port.", "Use 1 to 65535.")
+    if live is not None and port in live.public_ports:
+        return Admission(live, public_key(port))
+    if (key := key_in(request.headers)) is not None:
+        caller = house.keys.caller(key, request.client)
+        if live is None or live.record.tenant != caller.tenant:
+            raise _unknown(request)
+        check_scope(caller, Scope.use)
+        return Admission(live, caller.key)
+    if live is None:
+        raise _unknown(request)
+    return _admit_token(house, request, live)
+
+
+def _admit_token(house: House, request: PortRequest, live: LiveSandbox) -> Admission:
+    for place, token in tokens_in(request.headers, request.query):
+        key = house.tokens.key_of(token, request.name.sandbox, request.name.port)
+        if key is None or not house.keys.is_valid_key(key, live.record.tenant):
+            continue
+        if place == "cookie" and not _is_own_page(request):
+            raise Problem(
+                403,
+                ProblemCode.origin_refused,
+                "A page of another host has sent this request with the cookie of this one.",
+                f"Have it send its own token, or make the port public. The cookie is {COOKIE}.",
+            )
+        return Admission(live, key, token if place == "query" else None)
+    raise Problem(
+        401,
+        ProblemCode.unauthorized,
+        f"Port {request.name.port} of this sandbox is private.",
+        "Send 'Authorization: Bearer KEY', or ask for a token: POST /v1/sandboxes/{id}/ports/{port}/tokens.",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+async def connect(live: LiveSandbox, port: int) -> PortStream:
+    """Return a connection to the server at a port of a sandbox. Raises Problem, SandboxError."""
+    inner = (await live.ready()).environment
+    found = inner.peer_port(port) if isinstance(inner, SandboxedEnvironment) else None
+    try:
+        if found is None:
+            raise UnreachableError("the sandbox has ended")
+        return await found.open_stream(READ_BYTES)
+    except UnreachableError as error:
+        if error.why == NO_SERVER:
+            problem = f"Nothing listens on port {port} of the sandbox."
+            hint = "Start a server in it that listens on 127.0.0.1 or on all addresses, or use the port that it has."
+            raise Problem(502, ProblemCode.port_closed, problem, hint, retryable=True) from error
+        problem = f"Port {port} of the sandbox was not reached: {error.why}."
+        raise Problem(502, ProblemCode.port_failed, problem, "Try again in a moment.", retryable=True) from error
+
+
+def _is_own_page(request: PortRequest) -> bool:
+    site, mode = (text_of(request.headers, f"sec-fetch-{each}") or "" for each in ("site", "mode"))
+    origin = text_of(request.headers, "origin")
+    return is_own_page(origin, site, mode, request.method, request.host, request.scheme)
+
+
+def _unknown(request: PortRequest) -> Problem:
+    return Problem(
+        404,
+        ErrorCode.sandbox_not_found,
+        f"There is no sandbox {request.name.sandbox!r:.80}.",
+        "List yours with GET /v1/sandboxes; their ports are at {port}-{id}.DOMAIN.",
+    )
