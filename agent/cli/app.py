@@ -48,9 +48,7 @@ _COMMANDS = {
         epilog="LS_EPILOG",
     ),
     "batch": LazyCommand("agent.cli.batch:batch", "Run many tasks."),
-    "serve": LazyCommand(
-        "sandbox.cli.serve:serve", "Serve sandboxes over HTTP, until SIGTERM.", epilog="SERVE_EPILOG"
-    ),
+    "serve": LazyCommand("sandbox.cli.serve:app", "Serve sandboxes over HTTP, until SIGTERM."),
     "rm": LazyCommand(
         "sandbox.cli.kept:rm", "Remove sandboxes and everything in them, and print their ids.", epilog="RM_EPILOG"
     ),

@@ -62,11 +62,12 @@ def _defaults_of(group: Any, tables: dict[str, Any], path: Path, prefix: str) ->
             known = ", ".join(sorted(group.commands))
             raise _invalid(f"{path}: {where} does not name a command.", f"Use one of: {known}.")
         inner = getattr(command, "commands", None)
-        found[name] = (
-            _options_of(command, table, path, where)
-            if inner is None
-            else _defaults_of(command, table, path, f"{name}.")
-        )
+        if inner is None:
+            found[name] = _options_of(command, table, path, where)
+            continue
+        of_commands = {key: value for key, value in table.items() if isinstance(value, dict) or not command.invoke_without_command}
+        own = {key: value for key, value in table.items() if key not in of_commands}  # as of gamebox serve
+        found[name] = {**_options_of(command, own, path, where), **_defaults_of(command, of_commands, path, f"{name}.")}
     return found
 
 

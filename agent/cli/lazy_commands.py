@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import Any
 
 import typer
+from typer.models import DefaultPlaceholder
 
-from .help import keep_examples_whole
+from .help import HelpfulGroup, keep_examples_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,10 @@ class LazyCommand:
         if not isinstance(found, typer.Typer):
             function, found = found, typer.Typer(rich_markup_mode=None, add_completion=False)
             found.command(name, epilog=getattr(module, self.epilog, None), context_settings=dict(self.settings))(function)
+        else:
+            cls: Any = found.info.cls
+            if isinstance(cls, DefaultPlaceholder):  # of a package that does not know our help
+                found.info.cls = HelpfulGroup
         keep_examples_whole(found)
         command = typer.main.get_command(found)
         command.name = name

@@ -1,10 +1,10 @@
-"""The command ``gamebox serve``: sandboxes over HTTP."""
+"""The command ``gamebox serve``: sandboxes over HTTP, and its backups."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,37 +13,66 @@ from .errors import bad_input
 if TYPE_CHECKING:
     from sandbox.service.settings import Settings
 
-SERVE_EPILOG = """Examples:
+EPILOG = """Examples:
 
   gamebox serve
 
   gamebox serve --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem
+
+  gamebox serve backup /var/backups/gamebox.tar
 """
+BACKUP_EPILOG = """Examples:
+
+  gamebox serve backup /var/backups/gamebox.tar
+
+  gamebox serve backup everything.tar --checkpoints --secrets
+"""
+RESTORE_EPILOG = """Examples:
+
+  gamebox serve restore /var/backups/gamebox.tar
+
+  gamebox serve restore gamebox.tar --data /var/lib/gamebox --remove-unknown
+"""
+_DATA = typer.Option(None, "--data", metavar="DIR", help="Folder of the store and the first key.")
+_CONFIG = typer.Option(
+    None, "--config", metavar="FILE", help="Settings in TOML; service.toml in the data folder by default."
+)
+
+app = typer.Typer(
+    name="serve",
+    epilog=EPILOG,
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Serve sandboxes over HTTP, until SIGTERM. They go on running meanwhile, and the next service finds them again.",
+)
 
 
+@app.callback()
 def serve(
+    ctx: typer.Context,
     host: str | None = typer.Option(None, "--host", help="Address to listen on; 127.0.0.1 by default."),
     port: int | None = typer.Option(None, "--port", help="Port to listen on; 8080 by default, 0 takes a free one."),
-    data: Path | None = typer.Option(None, "--data", metavar="DIR", help="Folder of the store and the first key."),
-    config: Path | None = typer.Option(
-        None, "--config", metavar="FILE", help="Settings in TOML; service.toml in the data folder by default."
-    ),
+    data: Path | None = _DATA,
+    config: Path | None = _CONFIG,
     tls_cert: Path | None = typer.Option(None, "--tls-cert", metavar="FILE", help="Certificate for TLS, in PEM."),
     tls_key: Path | None = typer.Option(None, "--tls-key", metavar="FILE", help="Private key for TLS, in PEM."),
     behind_proxy: str | None = typer.Option(
         None, "--behind-proxy", metavar="CIDR", help="Networks of the proxies that speak TLS for the service."
     ),
+    log_format: str | None = typer.Option(
+        None, "--log-format", metavar="FORMAT", help="How the log is written to standard error: text or json."
+    ),
+    metrics_listen: str | None = typer.Option(
+        None, "--metrics-listen", metavar="HOST:PORT", help="Listen there for /metrics alone, without a key."
+    ),
     stop_all: bool = typer.Option(False, "--stop-all", help="End all sandboxes when the service ends."),
+    drain: bool = typer.Option(
+        False, "--drain", help="Create no more sandboxes, and end when those that are there have ended."
+    ),
     check: bool = typer.Option(False, "--check", help="Say what a service can keep up on this host, and do not start it."),
 ) -> None:
     """Serve sandboxes over HTTP, until SIGTERM. They go on running meanwhile, and the next service finds them again."""
-    try:
-        from sandbox.service import server
-        from sandbox.service.settings import read_settings
-    except ImportError as error:
-        raise bad_input(
-            f"gamebox serve needs the extra 'server': {error}.", "Install it: pip install 'gamebox[server]'."
-        ) from error
     flags = {
         "host": host,
         "port": port,
@@ -51,13 +80,73 @@ def serve(
         "tls_cert": tls_cert,
         "tls_key": tls_key,
         "behind_proxy": behind_proxy,
+        "log_format": log_format,
+        "metrics_listen": metrics_listen,
         "stop_all": stop_all or None,
+        "drain": drain or None,
     }
-    settings = read_settings(flags, config)
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = ({name: value for name, value in flags.items() if value is not None}, config)
+        return
+    settings = _settings(flags, config)
     if check:
         _check(settings)
-    else:
-        server.serve(settings, server.say_started)
+        return
+    from sandbox.service import server
+
+    server.serve(settings, server.log_started if settings.log_format == "json" else server.say_started)
+
+
+@app.command(epilog=BACKUP_EPILOG)
+def backup(
+    ctx: typer.Context,
+    file: Path = typer.Argument(..., metavar="FILE", help="The tar to write, readable for its owner alone."),
+    data: Path | None = _DATA,
+    checkpoints: bool = typer.Option(False, "--checkpoints", help="Also the files of checkpoints, which may be large."),
+    secrets: bool = typer.Option(
+        False, "--secrets", help="Also secret.key, which opens the tenants' secrets in the store, and admin.key."
+    ),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
+) -> None:
+    """Write a backup of a service, which may run meanwhile: its store, and what else is asked for."""
+    settings = _settings_of(ctx, data)
+    from sandbox.service.operators.backup import write_backup
+
+    for line in write_backup(settings.data, file, checkpoints=checkpoints, secrets=secrets, force=force):
+        sys.stdout.write(f"{line}\n")
+
+
+@app.command(epilog=RESTORE_EPILOG)
+def restore(
+    ctx: typer.Context,
+    file: Path = typer.Argument(..., metavar="FILE", help="What gamebox serve backup wrote."),
+    data: Path | None = _DATA,
+    remove_unknown: bool = typer.Option(
+        False, "--remove-unknown", help="Remove the sandboxes of this service that the backup does not know."
+    ),
+) -> None:
+    """Put a backup in the place of the store of a service that does not run, and compare it with the engine."""
+    settings = _settings_of(ctx, data)
+    from sandbox.service.operators.restore import restore_backup
+
+    for line in restore_backup(settings.data, file, remove_unknown=remove_unknown):
+        sys.stdout.write(f"{line}\n")
+
+
+def _settings_of(ctx: typer.Context, data: Path | None) -> Settings:
+    flags, config = ctx.obj
+    return _settings({**flags, **({} if data is None else {"data": data})}, config)
+
+
+def _settings(flags: dict[str, Any], config: Path | None) -> Settings:
+    try:
+        from sandbox.service import server  # noqa: F401
+        from sandbox.service.settings import read_settings
+    except ImportError as error:
+        raise bad_input(
+            f"gamebox serve needs the extra 'server': {error}.", "Install it: pip install 'gamebox[server]'."
+        ) from error
+    return read_settings(flags, config)
 
 
 def _check(settings: Settings) -> None:

@@ -34,4 +34,5 @@ class ProblemCode(StrEnum):
     port_closed = "port_closed"
     port_failed = "port_failed"
     draining = "draining"
+    store_unavailable = "store_unavailable"
     internal_error = "internal_error"

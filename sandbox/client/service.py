@@ -23,6 +23,7 @@ import httpx
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 from .codes import ProblemCode
+from .traces import trace_headers
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +221,7 @@ class Service:
 
 def _request(client: httpx.Client | httpx.AsyncClient, call: Call) -> httpx.Request:
     """Return the request with a body made anew."""
-    headers = {**call.headers, **({} if call.json is None else {"Content-Type": "application/json"})}
+    headers = {**trace_headers(), **call.headers, **({} if call.json is None else {"Content-Type": "application/json"})}
     times = httpx.Timeout(CONNECT_SECONDS, read=call.read_seconds, write=call.write_seconds, pool=None)
     body = call.json if call.content is None else call.content()
     return client.build_request(

@@ -23,8 +23,12 @@ from .http.gate import Gate
 from .http.problems import Problem, ProblemCode, draining, problem_of
 from .http.reading import is_request_id, new_request_id
 from .keys import Keys
+from .operators.facts import note
+from .operators.observation import Observation
+from .operators.observer import Observer
+from .operators.tracing import Tracing
 from .ports.public import load_public_ports
-from .routes import events, files, health, keys, operations, ports, sandboxes, terminals, tunnels
+from .routes import audit, events, files, health, keys, metrics, operations, ports, sandboxes, terminals, tunnels
 from .settings import Settings
 from .store.database import Database
 
@@ -34,10 +38,13 @@ log = logging.getLogger(__name__)
 THREADS = 64
 
 
-def make_house(settings: Settings, database: Database) -> House:
-    """Put the parts of a service together."""
+def make_house(settings: Settings, database: Database, tracing: Tracing | None = None) -> House:
+    """Put the parts of a service together; with ``tracing``, requests and operations have spans."""
     broadcast = Broadcast()
-    return House(settings, database, Keys(database), broadcast, Fleet(settings, database, broadcast))
+    fleet = Fleet(settings, database, broadcast)
+    observation = Observation(settings, database, fleet.count_states, tracing)
+    fleet.watching = observation.watching
+    return House(settings, database, Keys(database), broadcast, fleet, observation)
 
 
 def make_app(house: House) -> FastAPI:
@@ -52,9 +59,11 @@ def make_app(house: House) -> FastAPI:
         await house.keys.load()
         await house.fleet.load()
         await load_public_ports(house)
+        house.observation.audit.begin()
         house.ready = True
         yield
         await house.fleet.close()
+        await house.observation.audit.close()
         house.database.close()
 
     app = FastAPI(
@@ -67,7 +76,7 @@ def make_app(house: House) -> FastAPI:
     )
     app.state.house = house
     # The operations are last: their route takes any name.
-    for each in (health, keys, sandboxes, events, files, ports, tunnels, terminals, operations):
+    for each in (health, metrics, audit, keys, sandboxes, events, files, ports, tunnels, terminals, operations):
         app.include_router(each.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(SandboxError, _sandbox_error)
@@ -75,7 +84,9 @@ def make_app(house: House) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _internal_error)
     app.add_middleware(Entrance)
-    app.add_middleware(Gate)  # the last one is the first that a request meets
+    app.add_middleware(Gate)
+    # The last one is the first that a request meets.
+    app.add_middleware(Observer, watchers=house.observation.watchers, span=house.observation.span)
     return app
 
 
@@ -106,23 +117,26 @@ class Entrance:
             await send(message)
 
         if scope["app"].state.house.draining and scope["path"].startswith("/v1/"):
+            note(scope, code=ProblemCode.draining.value)
             await draining().response(ident)(scope, receive, send_with_id)
             return
         await self._app(scope, receive, send_with_id)
 
 
-def _ident(request: Request) -> str:
-    return str(request.scope.get("state", {}).get("request_id", ""))
+def _answer(request: Request, problem: Problem) -> Response:
+    """Return a problem as the answer to a request, and note its code for the log."""
+    note(request.scope, code=problem.code.value)
+    return problem.response(str(request.scope["state"].get("request_id", "")))
 
 
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)  # noqa: S101  # it is registered for nothing else
-    return error.response(_ident(request))
+    return _answer(request, error)
 
 
 async def _sandbox_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, SandboxError)  # noqa: S101
-    return problem_of(error).response(_ident(request))
+    return _answer(request, problem_of(error))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -131,18 +145,18 @@ async def _http_error(request: Request, error: Exception) -> Response:
         code, detail = ProblemCode.method_not_allowed, f"{request.method} is not allowed for {request.url.path[:200]}."
     else:
         code, detail = ProblemCode.route_not_found, f"There is no {request.method} {request.url.path[:200]}."
-    return Problem(error.status_code, code, detail, "See docs/http.md.", headers=error.headers).response(_ident(request))
+    return _answer(request, Problem(error.status_code, code, detail, "See docs/http.md.", headers=error.headers))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
     problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:10]]
     problem = Problem(422, ProblemCode.invalid_query, f"The request does not fit: {'; '.join(problems)}.", "Correct that.")
-    return problem.response(_ident(request))
+    return _answer(request, problem)
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
     log.error("a request failed: %s %s", request.method, request.url.path, exc_info=error)
     detail = "The service failed to answer this request."
     hint = "This is a bug of Gamebox: report it with the request id and the log."
-    return Problem(500, ProblemCode.internal_error, detail, hint).response(_ident(request))
+    return _answer(request, Problem(500, ProblemCode.internal_error, detail, hint))

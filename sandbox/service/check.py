@@ -13,7 +13,7 @@ from sandbox.docker.container.shortcut import may_take_shortcut
 from sandbox.docker.engine.client import connect, engine_address, translated
 from sandbox.errors import SandboxError
 
-from .server import own_folder
+from .folder import own_folder
 from .settings import Settings
 
 ENGINE_SECONDS = 10

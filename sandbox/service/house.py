@@ -13,7 +13,10 @@ from .fleet.broadcast import Broadcast
 from .fleet.fleet import Fleet
 from .fleet.live_sandbox import LiveSandbox
 from .http.hosts import Hosts
-from .keys import Caller, Keys, Scope, check_scope
+from .http.problems import Problem, ProblemCode
+from .keys import DEFAULT_TENANT, Caller, Keys, Scope, check_scope
+from .operators.facts import note
+from .operators.observation import Observation
 from .ports.tokens import PortTokens
 from .settings import Settings
 from .store.database import Database
@@ -28,6 +31,7 @@ class House:
     keys: Keys
     broadcast: Broadcast
     fleet: Fleet
+    observation: Observation
     ready: bool = False
     draining: bool = field(default=False)
     hosts: Hosts = field(init=False)
@@ -52,7 +56,9 @@ def caller_of(request: HTTPConnection) -> Caller:
     scheme, _, token = header.partition(" ")
     key = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
     address = request.client.host if request.client is not None else ""
-    return house_of(request).keys.caller(key or None, address)
+    caller = house_of(request).keys.caller(key or None, address)
+    note(request.scope, caller=caller)
+    return caller
 
 
 async def reader(request: HTTPConnection) -> Caller:
@@ -81,10 +87,30 @@ async def admin(request: HTTPConnection) -> Caller:
     return caller
 
 
+async def operator(request: HTTPConnection) -> Caller:
+    """Return who sent the request, if they may administer all tenants. Raises Problem."""
+    caller = caller_of(request)
+    check_scope(caller, Scope.admin)
+    if not is_operator(caller):
+        raise Problem(
+            403,
+            ProblemCode.forbidden,
+            f"This needs an admin key of the operator, and this one belongs to the tenant {caller.tenant!r}.",
+            "Ask the operator. Keys of your own tenant are at /v1/keys.",
+        )
+    return caller
+
+
+def is_operator(caller: Caller) -> bool:
+    """Return whether a caller runs the service: an admin of the tenant that its first key is of."""
+    return caller.scope is Scope.admin and caller.tenant == DEFAULT_TENANT
+
+
 Reader = Annotated[Caller, Depends(reader)]
 User = Annotated[Caller, Depends(user)]
 Manager = Annotated[Caller, Depends(manager)]
 Admin = Annotated[Caller, Depends(admin)]
+Operator = Annotated[Caller, Depends(operator)]
 
 
 def sandbox_of(request: HTTPConnection, caller: Caller, ident: str) -> LiveSandbox:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import resource
@@ -19,29 +18,40 @@ import uvicorn
 from sandbox.errors import ErrorCode, SandboxError
 
 from .app import make_app, make_house
+from .folder import own_folder
 from .house import House
 from .keys import first_key
+from .operators.exporting import exporting
+from .operators.logs import log_event, logging_to
+from .operators.metrics_listener import MetricsListener
+from .operators.systemd import notify
+from .operators.tracing import Tracing
 from .ports.proxy import ignore_cut_responses
 from .ports.upgrades import Upgrades
-from .settings import Settings
-from .store.database import Database
+from .settings import Settings, read_address
+from .store.database import STORE, Database
 
 log = logging.getLogger(__name__)
 
-STORE = "service.db"
 # Of a message on a WebSocket, whatever parts it comes in.
 FRAME_BYTES = 1 << 20
 
 
 def serve(settings: Settings, started: Callable[[str, Path | None], None]) -> None:
     """Serve until SIGTERM or SIGINT. ``started(url, first_key)`` is called when requests are taken. Raises SandboxError."""
+    with logging_to(None, settings.log_format, settings.log_level), exporting(os.environ) as tracing:
+        _serve(settings, started, tracing)
+
+
+def _serve(settings: Settings, started: Callable[[str, Path | None], None], tracing: Tracing | None) -> None:
     lock = own_folder(settings.data)
     try:
         _raise_descriptor_limit()
         database = Database(settings.data / STORE)
-        house = make_house(settings, database)
-        listener = _listen(settings)
-        house.fleet.ceilings.own_ports = frozenset({listener.getsockname()[1]})
+        house = make_house(settings, database, tracing)
+        listener = _listen(settings.host, settings.port)
+        metrics = None if settings.metrics_listen is None else _listen(*read_address(settings.metrics_listen))
+        house.fleet.ceilings.own_ports = frozenset(each.getsockname()[1] for each in (listener, metrics) if each is not None)
         logging.getLogger("uvicorn.error").addFilter(ignore_cut_responses)
         config = uvicorn.Config(
             make_app(house),
@@ -57,7 +67,8 @@ def serve(settings: Settings, started: Callable[[str, Path | None], None]) -> No
             ws_max_size=FRAME_BYTES,
             ws_per_message_deflate=False,
         )
-        _Server(config, house, listener, started).run(sockets=[listener])
+        beside = None if metrics is None else MetricsListener(house.observation.metrics, metrics)
+        _Server(config, house, listener, started, beside).run(sockets=[listener])
     finally:
         os.close(lock)
 
@@ -66,10 +77,15 @@ class _Server(uvicorn.Server):
     """uvicorn's server, which tells when it has started, and drains requests before it closes connections."""
 
     def __init__(
-        self, config: uvicorn.Config, house: House, listener: socket.socket, started: Callable[[str, Path | None], None]
+        self,
+        config: uvicorn.Config,
+        house: House,
+        listener: socket.socket,
+        started: Callable[[str, Path | None], None],
+        metrics: MetricsListener | None = None,
     ) -> None:
         super().__init__(config)
-        self._house, self._listener, self._told = house, listener, started
+        self._house, self._listener, self._told, self._metrics = house, listener, started, metrics
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to take requests, and tell it."""
@@ -80,9 +96,13 @@ class _Server(uvicorn.Server):
         scheme = "https" if self._house.settings.tls_cert else "http"
         host, port = self._listener.getsockname()[:2]
         self._told(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", key)
+        if self._metrics is not None:
+            self._metrics.begin()
+        notify("READY=1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End: no new requests, those under way within the time to drain, streams of events at once."""
+        notify("STOPPING=1")
         self._house.draining = True
         for server in self.servers:
             server.close()
@@ -91,48 +111,22 @@ class _Server(uvicorn.Server):
         await asyncio.gather(self._house.fleet.drain(seconds), self._house.connections.drain(seconds))
         await asyncio.sleep(0)  # those that were answered are written
         await super().shutdown(sockets)
+        if self._metrics is not None:
+            await self._metrics.close()
 
 
-def own_folder(folder: Path) -> int:
-    """Make the folder of the data if it is missing and lock it. Returns the descriptor that holds the lock.
-
-    Raises SandboxError for a folder that cannot be used, that others may read, or that another service uses.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if folder.stat().st_mode & 0o077:
-            folder.chmod(0o700)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise SandboxError(
-            ErrorCode.setup_failed,
-            f"The folder {folder} cannot be used: {error.strerror}.",
-            "Give another one with --data.",
-        ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise SandboxError(
-            ErrorCode.setup_failed,
-            f"Another service uses the folder {folder}.",
-            "Stop that one, or give another folder with --data.",
-        ) from error
-    return lock
-
-
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((settings.host, settings.port))
+        made.bind((host, port))
     except OSError as error:
         made.close()
         raise SandboxError(
             ErrorCode.setup_failed,
-            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror or error}.",
-            "Give another address or port: --host, --port.",
+            f"{host}:{port} cannot be listened on: {error.strerror or error}.",
+            "Give another address or port: --host and --port, or --metrics-listen.",
         ) from error
     return made
 
@@ -156,3 +150,10 @@ def say_started(url: str, key: Path | None) -> None:
             f'  GAMEBOX_URL={url} GAMEBOX_API_KEY="$(cat {key})" gamebox run uname -a',
         ]
     sys.stderr.write("\n".join(lines) + "\n")
+
+
+def log_started(url: str, key: Path | None) -> None:
+    """Print the address on standard output, and log it: standard error is JSON."""
+    sys.stdout.write(f"{url}\n")
+    sys.stdout.flush()
+    log_event(log, logging.INFO, "gamebox serves", url=url, first_key_file=None if key is None else str(key))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
@@ -67,6 +67,13 @@ class Settings(BaseSettings):
     open_networks: Words = Field((), description="Addresses and networks that are not public, and that tenants may reach.")
     closed_hosts: Words = Field((), description="Hosts, addresses and ports that no tenant may reach, as in *:25.")
     stop_all: bool = Field(False, description="End all sandboxes when the service ends.")
+    drain: bool = Field(False, description="Create no more sandboxes, and end when those that are there have ended.")
+    log_format: Literal["text", "json"] = Field("text", description="How the log is written to standard error.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What is logged at least.")
+    metrics_listen: str | None = Field(None, description="HOST:PORT of a listener for /metrics that needs no key.")
+    audit_operations: bool = Field(True, description="Operations that may change something are in the audit.")
+    audit_seconds: float = Field(30 * 86400.0, gt=0, description="How long entries of the audit are kept.")
+    audit_entries: int = Field(100_000, ge=1, description="Most entries of the audit that are kept of a tenant.")
 
     @classmethod
     def settings_customise_sources(
@@ -101,6 +108,8 @@ class Settings(BaseSettings):
                 f"{self.host} is not a loopback address, and keys would cross the network in the clear: "
                 "give tls_cert and tls_key, or behind_proxy with the networks of the proxy that speaks TLS"
             )
+        if self.metrics_listen is not None:
+            read_address(self.metrics_listen)
         if self.time_to_live_seconds > self.most_time_to_live_seconds:
             raise ValueError("time_to_live_seconds is more than most_time_to_live_seconds")
         check_origins(self.domain, (*self.allowed_hosts, self.host))
@@ -113,6 +122,14 @@ class Settings(BaseSettings):
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT, where an IPv6 address is in brackets. Raises ValueError."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise ValueError(f"{text[:80]!r} is not HOST:PORT, as in 127.0.0.1:9090")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 # pydantic-settings asks for its sources by class; the file is that of the call which is under way.

@@ -39,7 +39,7 @@ class Listed:
     ``status`` is the engine's word (running, paused, created). ``deadline_left_seconds`` is how long a detached one waits for an
     orchestrator, as far as that is known here; ``ident`` the name of its container. ``here`` says that this host made it, at this
     boot: one that is elsewhere is then another user's of this host (whose files on it are not ours). ``service`` says that it
-    belongs to a service, which may not run at the moment.
+    belongs to a service, which may not run at the moment, and ``of_service`` to which.
     """
 
     id: str
@@ -56,6 +56,7 @@ class Listed:
     age_seconds: float
     here: bool
     service: bool = False
+    of_service: str = ""
 
     @property
     def others(self) -> str:
@@ -160,4 +161,5 @@ def _listed(found: dict[str, Any], ident: str) -> Listed:
         age_seconds=time.time() - made,
         here=here,
         service=bool(marks.text(found, SERVICE_LABEL)),
+        of_service=marks.text(found, SERVICE_LABEL)[:64],
     )

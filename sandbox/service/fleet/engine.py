@@ -28,6 +28,11 @@ def prepared(spec: SandboxSpec, env: Mapping[str, str], ceiling: Ceiling) -> tup
     return made, made.backend.name
 
 
+def mark(environment: DockerEnvironment, service: str) -> None:
+    """Have the container say whose it is: of the service with that id. Before it is started."""
+    environment.backend.labels = {SERVICE_LABEL: service}
+
+
 def attached(ident: str, spec: SandboxSpec, ceiling: Ceiling) -> DockerEnvironment:
     """Return the environment of a sandbox that runs, made by this service or the one before. Raises SandboxError."""
     return DockerEnvironment.attach_kept(kept.find(connect(), ident), network=spec.network, ceiling=ceiling)
@@ -62,7 +67,12 @@ def claim(ident: str) -> Callable[[], None]:
 
 def states() -> dict[str, str]:
     """Return the states of the engine's sandboxes by the names of their containers. Raises SandboxError."""
-    return {each.ident: each.status for each in inventory.sandboxes(connect(), every=True)}
+    return {each.ident: each.status for each in listed()}
+
+
+def listed() -> list[inventory.Listed]:
+    """Return all sandboxes of the engine, also those of others. Raises SandboxError."""
+    return inventory.sandboxes(connect(), every=True)
 
 
 def loss(environment: Environment) -> SandboxUnavailableError | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,6 +23,7 @@ from sandbox.service.settings import Settings
 from sandbox.service.store import requests as request_rows
 from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
+from sandbox.service.store.identity import service_id
 from sandbox.service.store.sandboxes import SandboxRecord
 
 from . import engine
@@ -33,6 +35,7 @@ from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
 from .reconciling import ALIVE, Reconciling
 from .sandbox_data import sandbox_data
 from .spill import SpillRoom
+from .watching import Watching
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -61,6 +64,8 @@ class Fleet:
     def __init__(self, settings: Settings, database: Database, broadcast: Broadcast) -> None:
         self.settings, self.database, self.broadcast = settings, database, broadcast
         self._live: dict[str, LiveSandbox] = {}
+        self.watching = Watching()
+        self._id = ""
         self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
         self._transfers = ThreadPoolExecutor(MOST_TRANSFERS, thread_name_prefix="gamebox-transfer")
         self._spills = SpillRoom(settings.data / "output")
@@ -76,6 +81,7 @@ class Fleet:
 
     async def load(self) -> None:
         """Read the sandboxes from the store, and attach to those that run in the background."""
+        self._id = await self.database.call(service_id)
         remove_unknown(self.settings.data, await self.database.call(all_files))
         for record in await self.database.call(rows.every):
             self._live[record.id] = live = self._make(record)
@@ -140,6 +146,10 @@ class Fleet:
         found = [each.record for each in self._live.values() if each.record.tenant == tenant]
         return sorted(found, key=lambda record: (-record.created_at, record.id))
 
+    def count_states(self) -> Counter[str]:
+        """Return how many sandboxes are in each state. From any thread."""
+        return Counter(each.record.state for each in tuple(self._live.values()))
+
     def _all(self, *, over: bool = True) -> list[LiveSandbox]:
         return [each for each in self._live.values() if over or not each.is_over]
 
@@ -200,6 +210,7 @@ class Fleet:
         if (first := await self.database.call(begin)) is not None:
             return answer_of_first(first, digest, key or "")
         for each in made:
+            engine.mark(each.environment, self._id)
             self._live[each.record.id] = self._make(each.record)
         return None
 
@@ -251,6 +262,7 @@ class Fleet:
         for each, record, event in zip(made, records, events, strict=True):
             live = self._live[record.id]
             live.environment, live.record = AsyncEnvironment(each.environment), record
+            live.environment.on_connection = self.watching.connection
             self.broadcast.publish(event)
         return answer
 
@@ -276,6 +288,7 @@ class Fleet:
                 log.warning("could not attach to the sandbox %s: %s", live.record.id, error)
                 raise
             live.environment = AsyncEnvironment(found)
+            live.environment.on_connection = self.watching.connection
             await self._tell_end(live)
             return live.environment
 
@@ -470,7 +483,8 @@ class Fleet:
 
     def _make(self, record: SandboxRecord) -> LiveSandbox:
         checkpoints = Checkpoints(self.database, self.settings.data, record.id)
-        return LiveSandbox(record, lambda: self._attach(self._live[record.id]), self._spills, checkpoints)
+        attach = lambda: self._attach(self._live[record.id])  # noqa: E731
+        return LiveSandbox(record, attach, self._spills, checkpoints, self.watching)
 
     def transfer(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Call in a thread of those that move files."""

@@ -28,6 +28,7 @@ from .refill import refill
 from .requests_under_way import Answer, Requests, RequestUnderWay, digest_of, reused
 from .sent_again import is_safe, unknown_effects
 from .spill import Spill, SpillRoom
+from .watching import Ended, Watching
 
 LIFETIME_OVER = "lifetime_over"
 # The methods on the state of the files that change nothing.
@@ -42,6 +43,7 @@ class LiveSandbox:
     attach: Callable[[], asyncio.Task[AsyncEnvironment]]
     spills: SpillRoom
     checkpoints: Checkpoints
+    watching: Watching = field(default_factory=Watching)
     environment: AsyncEnvironment | None = None
     requests: Requests = field(default_factory=Requests)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -129,7 +131,7 @@ class LiveSandbox:
         if (found := self.requests.same(ident, digest)) is not None:
             return found
         known = None
-        if not _is_repeatable(operation):
+        if not is_repeatable(operation):
             begun, sandbox = now(), self.record.id
             known = await database.call(lambda c: rows.begin(c, sandbox, ident, operation, digest, begun))
             if known is not None and known.digest != digest:
@@ -149,8 +151,12 @@ class LiveSandbox:
         )
 
         async def work(request: RequestUnderWay) -> Answer:
-            answer = Answer(await self._followed(request, self._carry_out(request, args, database, known)))
-            if not _is_repeatable(operation):
+            watched = Ended(self.record.id, self.record.tenant, operation, ident)
+            with self.watching.around(watched):
+                envelope = await self._followed(request, self._carry_out(request, args, database, known))
+                watched.note(envelope)
+            answer = Answer(envelope)
+            if not is_repeatable(operation):
                 done, sandbox = now(), self.record.id
                 database.note(lambda c: rows.answered(c, sandbox, ident, done))
             return answer
@@ -199,7 +205,8 @@ def ended(record: SandboxRecord, *, over: bool = False) -> SandboxUnavailableErr
     return SandboxUnavailableError("removed", "It ended while the service was not running, or with its engine.")
 
 
-def _is_repeatable(operation: str) -> bool:
+def is_repeatable(operation: str) -> bool:
+    """Return whether an operation, or a method on the state of the files, changes nothing."""
     kind = OPERATIONS.get(operation)
     return operation in _LOOKS if kind is None else kind.repeatable
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandbox.service.house import House
+from sandbox.service.operators.facts import note
 from sandbox.service.ports.proxy import pass_on
 
 from .hosts import Host, parse_host, parse_port_name
@@ -31,12 +32,15 @@ class Gate:
         host = None if text is None else parse_host(text)
         name = None if host is None else parse_port_name(host.name, house.settings.domain)
         if host is not None and name is not None and scope["type"] == "http":
+            note(scope, route="port", target=name.sandbox, changes=False)
             await pass_on(house, scope, receive, send, name, host)
             return
         try:
             _check(house, scope, text, host)
         except Problem as problem:
-            await problem.response(new_request_id())(scope, receive, send)
+            ident = new_request_id()
+            note(scope, code=problem.code.value, request_id=ident)
+            await problem.response(ident)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

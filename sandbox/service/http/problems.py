@@ -78,6 +78,7 @@ _STATUS: dict[StrEnum, int] = {
     ErrorCode.host_descriptor_limit: 503,
     ErrorCode.engine_unavailable: 503,
     ErrorCode.engine_timeout: 503,
+    ProblemCode.store_unavailable: 503,
     ErrorCode.transfer_incomplete: 503,
     ErrorCode.no_space: 507,
     ErrorCode.host_disk_full: 507,

@@ -12,6 +12,7 @@ from sandbox.service.house import Admin, Reader, house_of
 from sandbox.service.http.bodies import CreateKey, read_body
 from sandbox.service.http.reading import body_of
 from sandbox.service.keys import Scope, key_data
+from sandbox.service.operators.facts import note
 
 router = APIRouter(tags=["keys"])
 BODY_BYTES = 1 << 16
@@ -29,6 +30,7 @@ async def create_key(request: Request, caller: Admin) -> dict[str, Any]:
     body = read_body(CreateKey, await body_of(request, BODY_BYTES))
     expires_at = None if body.expires_seconds is None else now() + body.expires_seconds
     key, record = await house_of(request).keys.make(caller.tenant, body.name, Scope[body.scope], expires_at)
+    note(request.scope, target=record.id)
     return {**key_data(record), "key": key}
 
 

@@ -11,18 +11,21 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
+from sandbox.envelope import Failure
 from sandbox.operations import OPERATIONS
 from sandbox.operations.base import Transfer
 from sandbox.operations.wire import STATE_METHODS
 from sandbox.service.fleet.bridges import BrokenOffError
+from sandbox.service.fleet.live_sandbox import is_repeatable
 from sandbox.service.fleet.output import OutputGoneError, OutputLog
-from sandbox.service.fleet.requests_under_way import Requests, RequestUnderWay, unknown_request
+from sandbox.service.fleet.requests_under_way import Answer, Requests, RequestUnderWay, unknown_request
 from sandbox.service.house import Reader, User, house_of, sandbox_of
 from sandbox.service.http.bodies import checked_arguments, read_json
 from sandbox.service.http.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.http.reading import body_of, is_request_id, offset_of, request_id, wants_events
 from sandbox.service.keys import Caller
+from sandbox.service.operators.facts import note
 
 router = APIRouter(tags=["operations"])
 NAMES = (*(name for name, kind in OPERATIONS.items() if not issubclass(kind, Transfer)), *STATE_METHODS)
@@ -34,6 +37,8 @@ STOP_SECONDS = 30.0
 @router.post("/v1/sandboxes/{sandbox_id}/{operation}")
 async def operate(request: Request, caller: User, sandbox_id: str, operation: str) -> Response:
     """Carry out an operation. 200 with the envelope, also for what the action could not do."""
+    if operation in NAMES:  # else it is not for logs and audits to repeat
+        note(request.scope, operation=operation, changes=not is_repeatable(operation))
     live = sandbox_of(request, caller, sandbox_id)
     if operation not in NAMES:
         raise Problem(
@@ -136,6 +141,7 @@ async def _answered(request: Request, caller: Caller, sent: RequestUnderWay, off
     with_bytes = request.headers.get("x-gamebox-bytes", "").lower() == "base64"
     if not wants_events(request):
         answer = await sent.wait()
+        _note_failure(request, answer)
         return Response(
             answer.json(with_bytes=with_bytes), media_type="application/json", headers={"X-Request-Id": sent.id}
         )
@@ -148,7 +154,13 @@ async def _answered(request: Request, caller: Caller, sent: RequestUnderWay, off
             "Ask for the answer alone, and read the output with logs, by the id of the command.",
         )
     keys = house_of(request).keys
-    return EventStream(_events(sent, start, lambda: keys.is_valid(caller), with_bytes=with_bytes))
+    return EventStream(_events(request, sent, start, lambda: keys.is_valid(caller), with_bytes=with_bytes))
+
+
+def _note_failure(request: Request, answer: Answer) -> None:
+    """Note for log and audit what an operation came to."""
+    if isinstance(answer.envelope, Failure):
+        note(request.scope, code=str(answer.envelope.code))
 
 
 def _is_gone(sent: RequestUnderWay, offset: int | None) -> bool:
@@ -163,7 +175,7 @@ def _is_gone(sent: RequestUnderWay, offset: int | None) -> bool:
 
 
 async def _events(
-    sent: RequestUnderWay, offset: int, is_allowed: Callable[[], bool], *, with_bytes: bool
+    request: Request, sent: RequestUnderWay, offset: int, is_allowed: Callable[[], bool], *, with_bytes: bool
 ) -> AsyncIterator[bytes]:
     """Yield output as it comes, then notices and the envelope. A reader that is too far behind, or not allowed any more, is cut."""
     if sent.output is not None:
@@ -182,6 +194,7 @@ async def _events(
         if not is_allowed():
             return
     answer = await sent.wait()
+    _note_failure(request, answer)
     for notice in answer.envelope.notices:
         yield event("notice", notice.to_dict(), offset)
     yield event("envelope", answer.json(with_bytes=with_bytes), offset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import sqlite3
 import threading
@@ -11,26 +12,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sandbox.client.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
 
 from .migrations import migrate
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Call = Callable[[sqlite3.Connection], T]
 Job = tuple[Call[Any], asyncio.Future[Any] | None, asyncio.AbstractEventLoop | None]
 
+STORE = "service.db"
 # Calls that are written in one transaction: more of them keep the first one waiting.
 MOST_TOGETHER = 64
 # Another process that has the file open, such as a backup, is waited for.
 BUSY_SECONDS = 5.0
+# What a call did wrong, and no others of its transaction.
+_OF_CALLS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError)
 
 
 class Database:
     """The store. What ``call`` has answered survives a kill of this process at any moment."""
 
     def __init__(self, path: Path) -> None:
+        self.on_error: Callable[[], None] = lambda: None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._connection = _opened(path)
+        self._failing = False
+        self._connection = opened(path)
         self._thread = threading.Thread(target=self._work, name="gamebox-store", daemon=True)
         self._thread.start()
 
@@ -85,16 +94,31 @@ class Database:
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
+            self._note_error(error)
             answers = [(None, _unusable(error))] * len(jobs)
+        else:
+            self._failing = False
         for (_, future, loop), (result, problem) in zip(jobs, answers, strict=True):
             if future is not None and loop is not None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     loop.call_soon_threadsafe(_settle, future, result, problem)
 
+    def _note_error(self, error: sqlite3.Error) -> None:
+        """Count a transaction that failed, and log the first of several."""
+        self.on_error()
+        if not self._failing:
+            log.error("the store cannot be written: %s", error)
+        self._failing = True
+
     def _called(self, call: Call[Any]) -> tuple[Any, BaseException | None]:
         self._connection.execute("SAVEPOINT one")
         try:
             result = call(self._connection)
+        except sqlite3.Error as error:
+            if not isinstance(error, _OF_CALLS):  # a full disk: it may have undone the whole transaction
+                raise
+            self._connection.execute("ROLLBACK TO one")
+            return None, error
         except Exception as error:  # noqa: BLE001  # raised where it was asked for
             self._connection.execute("ROLLBACK TO one")
             return None, error
@@ -112,7 +136,8 @@ def _settle(future: asyncio.Future[Any], result: Any, problem: BaseException | N
         future.set_exception(problem)
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def opened(path: Path) -> sqlite3.Connection:
+    """Return a connection to a store, brought to the last version. Raises SandboxError for one that cannot be used."""
     try:
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
@@ -132,13 +157,16 @@ def _opened(path: Path) -> sqlite3.Connection:
         raise SandboxError(
             ErrorCode.setup_failed,
             f"The store {path} cannot be used: {error}.",
-            "Put a backup in its place, or move it away: then the sandboxes that run are not known any more, "
-            "and `gamebox ls` and `gamebox rm` find them.",
+            "Restore a backup: gamebox serve restore FILE. Or move the store away: then the sandboxes that run are not known any "
+            "more, and `gamebox ls` and `gamebox rm` find them.",
         ) from error
     return connection
 
 
 def _unusable(error: sqlite3.Error) -> SandboxError:
     return SandboxError(
-        ErrorCode.io_error, f"The service's store could not be written: {error}.", "Try again.", retryable=True
+        ProblemCode.store_unavailable,
+        f"The service cannot write to its store: {error}.",
+        "Send it again later; the operator finds the reason in the log of the service.",
+        retryable=True,
     )

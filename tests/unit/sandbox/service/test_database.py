@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.client.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.store import requests, sandboxes
 from sandbox.service.store.database import Database
@@ -142,7 +143,7 @@ def test_a_locked_store_is_an_error_that_passes(tmp_path: Path, monkeypatch: pyt
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(SandboxError) as caught:
             await database.call(add_tenant)
-        assert (caught.value.code, caught.value.retryable) == (ErrorCode.io_error, True)
+        assert (caught.value.code, caught.value.retryable) == (ProblemCode.store_unavailable, True)
         other.execute("ROLLBACK")
         other.close()
         await database.call(add_tenant)

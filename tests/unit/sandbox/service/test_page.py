@@ -14,13 +14,15 @@ from sandbox.service import house
 from sandbox.service.app import make_app, make_house
 from sandbox.service.http.bodies import CreateSandbox, read_body
 from sandbox.service.http.problems import ProblemCode
+from sandbox.service.operators.audit import entry_data
 from sandbox.service.settings import Settings, read_settings
+from sandbox.service.store.audit import COLUMNS, AuditEntry
 from sandbox.service.store.database import Database
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs/http.md").read_text(encoding="utf-8")
 RECIPE = (ROOT / "docs/how-to/run-a-service.md").read_text(encoding="utf-8")
-SCOPES = {house.reader: "read", house.user: "use", house.manager: "manage", house.admin: "admin"}
+SCOPES = {house.reader: "read", house.user: "use", house.manager: "manage", house.admin: "admin", house.operator: "operator"}
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +60,11 @@ def test_every_code_is_on_the_page() -> None:
 
 
 def test_the_examples_are_valid(tmp_path: Path) -> None:
-    created, problem = map(json.loads, re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+    created, audit, problem = map(json.loads, re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
     body = read_body(CreateSandbox, json.dumps(created).encode())
     assert set(created) == set(CreateSandbox.model_fields)
     body.spec(read_settings({"data": tmp_path}))
+    assert set(audit["items"][0]) == set(entry_data(0, AuditEntry(**dict.fromkeys(COLUMNS, 0))))  # type: ignore[arg-type]
     assert set(problem) == {"type", "title", "status", "detail", "code", "hint", "retryable", "request_id"}
     data = re.findall(r"^data: (.*)$", PAGE, re.MULTILINE)
     assert len(data) == 3

@@ -1,0 +1,52 @@
+"""Who did what: an admin reads it of the own tenant, the operator of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from sandbox.service.house import Admin, house_of, is_operator
+from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.operators.audit import entry_data
+from sandbox.service.store import audit as rows
+
+router = APIRouter(tags=["audit"])
+MOST_ITEMS, ITEMS = 1000, 100
+_LAST = 1 << 53
+
+
+@router.get("/v1/audit")
+async def list_audit(
+    request: Request,
+    caller: Admin,
+    cursor: str | None = None,
+    limit: int = ITEMS,
+    tenant: str | None = None,
+    key_id: str | None = None,
+    action: str | None = None,
+    target: str | None = None,
+    outcome: str | None = None,
+) -> dict[str, Any]:
+    """List who did what, the latest first. The operator sees all tenants, or the one that is asked for."""
+    if not 1 <= limit <= MOST_ITEMS:
+        raise Problem(422, ProblemCode.invalid_query, f"limit is {limit}.", f"Give 1 to {MOST_ITEMS}.")
+    if not is_operator(caller):
+        if tenant not in (None, caller.tenant):
+            raise Problem(
+                403, ProblemCode.forbidden, f"The audit of {tenant!r:.80} is not yours.", "Leave out the tenant."
+            )
+        tenant = caller.tenant
+    asked = {"tenant": tenant, "key": key_id, "action": action, "target": target, "outcome": outcome}
+    wanted = {name: value for name, value in asked.items() if value is not None}
+    before = None if cursor is None else _place(cursor)
+    found = await house_of(request).database.call(lambda c: rows.page(c, wanted, before, limit + 1))
+    shown = found[:limit]
+    more = len(found) > limit
+    return {"items": [entry_data(*each) for each in shown], "next_cursor": str(shown[-1][0]) if more else None}
+
+
+def _place(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 17 and int(cursor) < _LAST):
+        raise Problem(422, ProblemCode.invalid_query, f"cursor is {cursor[:80]!r}.", "Send next_cursor as it came.")
+    return int(cursor)

@@ -1,0 +1,62 @@
+"""Who did what, in the store."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One action that was asked for. ``key`` is the id of a key; ``tenant`` and ``key`` are "" if the request had no valid key.
+
+    ``at`` is seconds since the epoch, ``status`` that of HTTP, ``outcome`` "ok" or a code.
+    """
+
+    at: float
+    tenant: str
+    key: str
+    address: str
+    action: str
+    target: str
+    status: int
+    outcome: str
+    request: str
+
+
+COLUMNS = tuple(each.name for each in fields(AuditEntry))
+# What a reader may ask for.
+FILTERS = ("tenant", "key", "action", "target", "outcome")
+
+
+def insert(connection: sqlite3.Connection, entries: Iterable[AuditEntry]) -> None:
+    """Add entries."""
+    connection.executemany(
+        f"INSERT INTO audit ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})",  # noqa: S608
+        (astuple(each) for each in entries),
+    )
+
+
+def page(
+    connection: sqlite3.Connection, wanted: Mapping[str, str], before: int | None, most: int
+) -> list[tuple[int, AuditEntry]]:
+    """Return entries with their ids, the latest first: those with the ``wanted`` values of FILTERS, and an id below ``before``."""
+    names = [name for name in FILTERS if name in wanted]
+    where = " AND ".join(["id < ?", *(f"{name} = ?" for name in names)])
+    rows = connection.execute(
+        f"SELECT * FROM audit WHERE {where} ORDER BY id DESC LIMIT ?",  # noqa: S608
+        (1 << 62 if before is None else before, *(wanted[name] for name in names), most),
+    )
+    return [(row["id"], AuditEntry(**{name: row[name] for name in COLUMNS})) for row in rows]
+
+
+def forget(connection: sqlite3.Connection, before: float, most: int) -> None:
+    """Forget entries from before that time, and all but the last ``most`` of each tenant: one cannot push out those of others."""
+    connection.execute("DELETE FROM audit WHERE at < ?", (before,))
+    for (tenant,) in connection.execute("SELECT DISTINCT tenant FROM audit").fetchall():
+        last = connection.execute(
+            "SELECT id FROM audit WHERE tenant = ? ORDER BY id DESC LIMIT 1 OFFSET ?", (tenant, most)
+        ).fetchone()
+        if last is not None:
+            connection.execute("DELETE FROM audit WHERE tenant = ? AND id <= ?", (tenant, last["id"]))
