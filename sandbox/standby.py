@@ -87,12 +87,21 @@ class _Totals:
 
 class Standby(Generic[E]):
     """The members of a pool, and the callers that wait for one. ``make`` makes an environment that was not started.
+    ``discarded`` is called with each that was ended before anybody got it, in any thread.
 
     Safe for use by several threads. A thread of its own, the keeper, makes and replaces members.
     """
 
-    def __init__(self, make: Callable[[], E], size: int, max_size: float, max_age_seconds: float) -> None:
+    def __init__(
+        self,
+        make: Callable[[], E],
+        size: int,
+        max_size: float,
+        max_age_seconds: float,
+        discarded: Callable[[E], None] | None = None,
+    ) -> None:
         self._make, self._size, self._max_size, self._max_age = make, size, max_size, max_age_seconds
+        self._discarded = discarded
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes the keeper
@@ -136,7 +145,7 @@ class Standby(Generic[E]):
         self._bell.put(None)
         # From now on none is taken out: a Ctrl-C must not lose one, and a later call may wait for them.
         for member in tuple(self._ready):
-            _end(member.environment)
+            self._end(member.environment)
         until = time.monotonic() + most_seconds
         while self._creating and time.monotonic() < until:
             time.sleep(0.005)
@@ -201,6 +210,31 @@ class Standby(Generic[E]):
             member.environment.close()
         self.release(waiter.environment)
 
+    def take(self) -> Member[E] | None:
+        """Return a member at once, the oldest first, or None if none is ready. It is the caller's to adopt, or to give back."""
+        with Shield(), self._lock:
+            self._last_acquire = time.monotonic()
+            if len(self._ready) >= self._size:
+                self._missing_since = self._last_acquire
+            found = None if self._waiting or self._closed else next(filter(self._is_fresh, self._ready), None)
+            if found is not None:
+                self._ready.remove(found)
+                self._totals.acquired += 1
+        self._bell.put(None)
+        return found
+
+    def give_back(self, member: Member[E]) -> None:
+        """Undo ``take`` for a member that was not told to begin."""
+        with Shield(), self._lock:
+            self._totals.acquired -= 1
+            if closed := self._closed:
+                self._totals.discarded += 1
+            else:
+                self._ready.appendleft(member)
+                self._serve_waiting()
+        if closed:
+            self._end(member.environment)
+
     def release(self, environment: E) -> None:
         """Note that a sandbox is closed: there is room for another one."""
         if not forks.forked_since(self._pid):
@@ -243,7 +277,7 @@ class Standby(Generic[E]):
                 except RuntimeError as error:  # this process may have no more threads
                     self._finish(None, _start_failed(error))
             for member in stale:
-                _end(member.environment)
+                self._end(member.environment)
             with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=self._next_look())
 
@@ -301,7 +335,7 @@ class Standby(Generic[E]):
                 self._totals.created += 1
                 self._serve_waiting()
         if environment is not None and (closed or error is not None):
-            _end(environment)
+            self._end(environment)
         with self._lock:
             self._creating -= 1
         self._bell.put(None)
@@ -320,13 +354,14 @@ class Standby(Generic[E]):
         elif not interpreter_ends():
             log.warning("a pool could not make a sandbox: %s", error)
 
-
-def _end(environment: SandboxedEnvironment) -> None:
-    """Destroy a sandbox that nobody will use. A failure is logged: others must be served all the same."""
-    try:
-        environment.close()
-    except Exception:
-        log.exception("a sandbox of a pool could not be closed")
+    def _end(self, environment: E) -> None:
+        """Destroy a sandbox that nobody will use. A failure is logged: others must be served all the same."""
+        try:
+            environment.close()
+        except Exception:
+            log.exception("a sandbox of a pool could not be closed")
+        if self._discarded is not None:
+            self._discarded(environment)
 
 
 def _closed() -> SandboxError:

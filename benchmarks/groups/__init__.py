@@ -41,5 +41,8 @@ GROUPS = {
     "hogs": Group("run beside a sandbox that uses up all it can", "groups.hogs"),
     "disks": Group("start, close and a crowd, on disks beside in memory", "groups.disks"),
     "agent_steps": Group("the host's time for a step of an agent", "groups.agent_steps"),
+    "service": Group("commands, files, creations and tenants over HTTP, beside a kept sandbox in process", "service"),
+    "service_restart": Group("a killed service with 50 sandboxes until it is ready again", "service"),
+    "service_live": Group("200 sandboxes of 20 tenants, one command a second each for minutes", "service"),
     "tracing": Group("the same with OpenTelemetry spans", "groups.agent_steps"),
 }

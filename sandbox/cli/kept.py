@@ -113,7 +113,8 @@ def _row(listed: Listed) -> tuple[str, ...]:
 def _state(listed: Listed) -> str:
     paused = "" if listed.status == "running" else f"{listed.status}, "
     if listed.service:
-        return f"{paused}of a service{f' (pid {listed.owner_pid})' if listed.state == 'owned' else ''}"
+        process = f" (pid {listed.owner_pid})" if listed.state in ("owned", "waiting") else ""
+        return f"{paused}of a service{process}{', waits in its pool' if listed.state == 'waiting' else ''}"
     if listed.state == "owned":
         return f"{paused}owned by pid {listed.owner_pid}"
     if listed.state == "waiting":

@@ -91,7 +91,7 @@ class DockerBackend:
     def open(self, request: StartRequest) -> GuestStream:
         self._is_paused = request.is_paused
         if self.attached and self.kept is not None:
-            return self._attach(self.kept, request)
+            return self._attach(self.kept)
         client = self._engine_that_fits()
         self._events = watch(client)
         look_ahead(client, self._limits, self._profile, container.WORKSPACE)
@@ -108,12 +108,12 @@ class DockerBackend:
             # Else the image was built anew between the look at it and its use: then it has another id now.
             return self._make(client, self._image(client), request)
 
-    def _attach(self, found: Kept, request: StartRequest) -> GuestStream:
+    def _attach(self, found: Kept) -> GuestStream:
         client = connect()
         self.container_id = found.container_id
         self._events = watch(client)
         self.stream, nonce, received, self._ownership = reaching.take(client, found, self._take_over)
-        return GuestStream(self.stream, keep=self._keep(found, request), nonce=nonce, received=received)
+        return GuestStream(self.stream, keep=self._keep(found), nonce=nonce, received=received)
 
     def _engine_that_fits(self) -> docker.DockerClient:
         client = connect()
@@ -144,12 +144,16 @@ class DockerBackend:
         hello = {
             "isolated": True,
             "disk": disk.for_guest(self._limits, container.places(self._limits), host_disk(client, disk, runtime.mount)),
-            "keep": None if self.kept is None else reaching.for_guest(self.kept),
+            "keep": None if self.kept is None else self._keep_of_guest(self.kept, request),
             "names": for_guest(request.names),
         }
         return GuestStream(
-            stream, self._place(request), hello, None if self.kept is None else self._keep(self.kept, request)
+            stream, self._place(request), hello, None if self.kept is None else self._keep(self.kept)
         )
+
+    def _keep_of_guest(self, found: Kept, request: StartRequest) -> dict[str, Any]:
+        # One that stands by has nothing that is worth keeping: it ends as soon as any other if its pool dies.
+        return reaching.for_guest(found, self._limits.lease_seconds if request.stands_by else None)
 
     def _place(self, request: StartRequest) -> dict[str, Any]:
         bundle, environ = self._spec.ca_bundle is not None, {**request.variables, **self._env}
@@ -234,9 +238,9 @@ class DockerBackend:
             stream.release()
         remove(self.name)
 
-    def _keep(self, found: Kept, request: StartRequest) -> reaching.EngineKeep:
+    def _keep(self, found: Kept) -> reaching.EngineKeep:
         return reaching.EngineKeep(
-            found, str(self.container_id), self.explain, self._is_dead, request.is_paused, self._reached_again
+            found, str(self.container_id), self.explain, self._is_dead, lambda: self._is_paused(), self._reached_again
         )
 
     def _reached_again(self, stream: AttachStream) -> None:

@@ -99,7 +99,7 @@ def _serve(
     workers = Workers(int(place.limits["concurrent_actions"]), user)
     processes.lifetime = Lifetime(reactor, place.limits, processes.commands, workers.busy)
     lease = lease_of(hello, decoder.nonce or b"")
-    requests = Requests(reactor, link, place, processes, workers)
+    requests = Requests(reactor, link, place, processes, workers, lease)
     listens = bool(hello["isolated"]) and place.limits.get("network") != "bridge"
     egress = Egress(reactor, link, processes, workers, listens, hello.get("names"), wire.INPUT_FD)
     server = Server(reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]))

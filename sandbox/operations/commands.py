@@ -39,7 +39,7 @@ it raises stops the command and is raised here. ``cancel`` stops the command fro
 ``cancelled`` with the output so far.
 
 A ``request_id`` of the caller's choice makes it safe to ask again: of the requests with the same id only the first is carried
-out, and all get its answer, as long as it is among the last 64.
+out, and all get its answer. The last 256 answers are kept for 10 minutes; after that it is the failure ``transfer_incomplete``.
 
 ``stdin`` is text, bytes, a binary file or an iterable of bytes, of any size. The last two, and more than 8 MiB, are streamed as
 the command reads. A source is read in a thread of its own; its exception stops the command and is raised here.

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -35,6 +35,23 @@ def default_folder() -> Path:
 
 def _split(value: Any) -> Any:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+class PoolSettings(BaseModel):
+    """How many sandboxes to keep ready for creations that ask for these; what may differ is their network, variables and times."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int = Field(ge=1, le=64, description="How many.")
+    image: str = "gamebox/base"
+    profile: str = "default"
+    limits: dict[str, float | int | str | None] = Field(default_factory=dict)
+    track_changes: bool = True
+    read_roots: tuple[str, ...] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as the body of a creation."""
+        return self.model_dump(mode="json", exclude={"size"})
 
 
 class Settings(BaseSettings):
@@ -66,6 +83,8 @@ class Settings(BaseSettings):
     body_bytes: int = Field(64 * MIB, ge=1024, description="Largest JSON body of a request.")
     open_networks: Words = Field((), description="Addresses and networks that are not public, and that tenants may reach.")
     closed_hosts: Words = Field((), description="Hosts, addresses and ports that no tenant may reach, as in *:25.")
+    pool: int = Field(0, ge=0, le=64, description="Sandboxes to keep ready for creations that ask for nothing special.")
+    pools: tuple[PoolSettings, ...] = Field((), max_length=16, description="Further ones to keep ready, by what is asked.")
     stop_all: bool = Field(False, description="End all sandboxes when the service ends.")
     drain: bool = Field(False, description="Create no more sandboxes, and end when those that are there have ended.")
     log_format: Literal["text", "json"] = Field("text", description="How the log is written to standard error.")

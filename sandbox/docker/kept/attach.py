@@ -109,9 +109,13 @@ class EngineKeep:
         )
 
 
-def for_guest(kept: Kept) -> dict[str, Any]:
-    """Return the fields of the greeting that only a kept sandbox gets."""
-    return {"token": kept.token.hex(), "seconds": kept.spec.keep_seconds, "where": owners.where().hex()}
+def for_guest(kept: Kept, stands_by_seconds: float | None = None) -> dict[str, Any]:
+    """Return the fields of the greeting that only a kept sandbox gets.
+
+    Until somebody acquires it, one that stands by waits only ``stands_by_seconds`` for a host.
+    """
+    fields = {"token": kept.token.hex(), "seconds": kept.spec.keep_seconds, "where": owners.where().hex()}
+    return fields if stands_by_seconds is None else {**fields, "stands_by_seconds": stands_by_seconds}
 
 
 def attach_stream(client: docker.DockerClient, container_id: str) -> AttachStream:

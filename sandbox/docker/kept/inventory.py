@@ -134,8 +134,10 @@ def _listed(found: dict[str, Any], ident: str) -> Listed:
     left = None
     pid: int | None = None
     since: float | None = made
+    state: State
     if owner is not None:
-        state: State = "owned" if owner.alive else "detached"
+        held: State = "waiting" if waiting.waits(ident) else "owned"
+        state = held if owner.alive else "detached"
         pid, host = (owner.pid if owner.alive else None), owner.host
         since = owner.since if owner.alive else owner.detached
         alone = None if owner.alive else owners.ownerless_seconds(ident)

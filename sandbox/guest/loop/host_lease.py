@@ -34,6 +34,9 @@ class Lease:
         """Start the lease again: the host sent something."""
         self.last_heard = time.monotonic()
 
+    def begin(self) -> None:
+        """Note that somebody uses the sandbox from now on."""
+
 
 class KeptLease(Lease):
     """The lease of a kept sandbox, and its current host."""
@@ -46,6 +49,15 @@ class KeptLease(Lease):
         self._past_nonces: deque[bytes] = deque(maxlen=MOST_PAST_NONCES)
         self._where = where
         self.detached = False
+        self._kept_seconds = seconds
+
+    def stand_by(self, seconds: float) -> None:
+        """Wait no longer than ``seconds`` for a host until ``begin``."""
+        self.seconds = min(seconds, self.seconds)
+
+    def begin(self) -> None:
+        """Wait for a host as long as the sandbox is to be kept."""
+        self.seconds = self._kept_seconds
 
     def alone(self) -> bool:
         """Return whether the sandbox has no host: it detached, or was silent for too long."""
@@ -87,4 +99,7 @@ def lease_of(hello: dict[str, Any], nonce: bytes) -> Lease:
     keep = hello.get("keep")
     if not keep:
         return Lease(float(hello["place"]["limits"]["lease_seconds"]))
-    return KeptLease(bytes.fromhex(keep["token"]), float(keep["seconds"]), nonce, bytes.fromhex(keep["where"]))
+    lease = KeptLease(bytes.fromhex(keep["token"]), float(keep["seconds"]), nonce, bytes.fromhex(keep["where"]))
+    if hello.get("stands_by") is True and (seconds := keep.get("stands_by_seconds")) is not None:
+        lease.stand_by(float(seconds))
+    return lease

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..commands.processes import Reply
+    from .host_lease import Lease
     from .operations import Operation
     from .worker_call import WorkerCall
 
@@ -37,12 +38,15 @@ if TYPE_CHECKING:
 class Requests:
     """The requests under way, by the key of their channel."""
 
-    def __init__(self, reactor: Reactor, link: Link, place: Place, processes: Processes, workers: Workers) -> None:
+    def __init__(
+        self, reactor: Reactor, link: Link, place: Place, processes: Processes, workers: Workers, lease: Lease
+    ) -> None:
         self._reactor = reactor
         self._link = link
         self._place = place
         self._processes = processes
         self._workers = workers
+        self._lease = lease
         # What the handlers of the reactor are methods of, see ``operations``.
         self.parts = {
             "processes": processes,
@@ -172,6 +176,7 @@ class Requests:
         """Serve whoever has acquired this sandbox, which stood by until now: set what depends on them, and start the clocks."""
         self._place.environ = args["environ"]
         self._place.limits.update(args["limits"])
+        self._lease.begin()
         self._processes.headroom.started = time.monotonic()
         if self._processes.lifetime is not None:
             self._processes.lifetime.begin(self._place.limits)

@@ -8,7 +8,7 @@ import string
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.spec import SandboxSpec
@@ -21,6 +21,9 @@ from sandbox.service.store.sandboxes import SandboxRecord
 
 from . import engine
 
+if TYPE_CHECKING:
+    from .pools import Taken
+
 
 @dataclass(frozen=True, slots=True)
 class NewSandbox:
@@ -28,6 +31,8 @@ class NewSandbox:
 
     record: SandboxRecord
     environment: DockerEnvironment
+    taken: Taken | None = None
+    """What stands by for it in a pool; its container is then that one's."""
 
 
 def new_sandbox(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from sandbox.docker.container import removal
 from sandbox.docker.engine.client import connect
@@ -20,7 +21,7 @@ from sandbox.state.fork import fork as start_forks
 log = logging.getLogger(__name__)
 
 
-def prepared(spec: SandboxSpec, env: Mapping[str, str], ceiling: Ceiling) -> tuple[DockerEnvironment, str]:
+def prepared(spec: SandboxSpec, env: Mapping[str, str], ceiling: Ceiling | None) -> tuple[DockerEnvironment, str]:
     """Return the environment for a new sandbox, not started, and the name of the container it will have. Raises SandboxError."""
     made = DockerEnvironment.from_spec(spec, HostParts({"env": dict(env)} if env else {}))
     made.backend.labels = {SERVICE_LABEL: "1"}
@@ -35,7 +36,10 @@ def mark(environment: DockerEnvironment, service: str) -> None:
 
 def attached(ident: str, spec: SandboxSpec, ceiling: Ceiling) -> DockerEnvironment:
     """Return the environment of a sandbox that runs, made by this service or the one before. Raises SandboxError."""
-    return DockerEnvironment.attach_kept(kept.find(connect(), ident), network=spec.network, ceiling=ceiling)
+    found = kept.find(connect(), ident)
+    # Its labels are as old as its container, which a pool may have made before anybody asked for it.
+    found = replace(found, spec=replace(found.spec, limits=spec.limits))
+    return DockerEnvironment.attach_kept(found, network=spec.network, ceiling=ceiling)
 
 
 def fork(source: Environment, made: Sequence[DockerEnvironment], checkpoint: str | None) -> None:

@@ -32,6 +32,7 @@ from .ceilings import Ceilings
 from .checkpoints import Checkpoints, all_files, remove_unknown
 from .creating import NewSandbox, Turns, answer_of_first, new_sandbox
 from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
+from .pools import Pools
 from .reconciling import ALIVE, Reconciling
 from .sandbox_data import sandbox_data
 from .spill import SpillRoom
@@ -70,6 +71,7 @@ class Fleet:
         self._transfers = ThreadPoolExecutor(MOST_TRANSFERS, thread_name_prefix="gamebox-transfer")
         self._spills = SpillRoom(settings.data / "output")
         self._creating = Turns(settings.engine_calls, settings.create_wait_seconds)
+        self.pools = Pools(settings, database, self._in_engine, self._spawn)
         # Attaching to what waits does not hold up what is asked for now.
         self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -92,6 +94,7 @@ class Fleet:
                     live.release = engine.claim(record.ident)
             elif record.state == "running":
                 live.attaching = self._attach(live, self._background)
+        await self.pools.start()
         self._spawn(self._reconciling.work())
         self._spawn(self._look())
 
@@ -109,6 +112,7 @@ class Fleet:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.pools.close()
         if self.settings.stop_all:
             await asyncio.gather(*(self.delete(each) for each in self._all(over=False)), return_exceptions=True)
         # A paused one stays paused only if it is not closed: who closes it wakes it, so that it can end by itself.
@@ -161,15 +165,18 @@ class Fleet:
         Raises Problem, SandboxError. It is created even if the caller does not wait for it.
         """
         spec, life = body.spec(self.settings), body.life_seconds(self.settings)
-        made = new_sandbox(tenant, spec, body.env, body.metadata, life, self.ceilings.of(tenant))
-        if (first := await self._begin(tenant, [made], key, digest)) is not None:
+        new = new_sandbox(tenant, spec, body.env, body.metadata, life, self.ceilings.of(tenant))
+        made = [self.pools.take(new, spec)]
+        if (first := await self._begin(tenant, made, key, digest)) is not None:
             return first
 
         async def start() -> dict[str, Any]:
-            await self._in_engine(made.environment.start)
-            return await self._started([made], lambda items: items[0])
+            if not await self.pools.begin(made):
+                async with self._creating.turn():
+                    await self._in_engine(made[0].environment.start)
+            return await self._started(made, lambda items: items[0])
 
-        return await self._created([made], start)
+        return await self._created(made, start)
 
     async def fork(
         self, live: LiveSandbox, body: ForkSandbox, key: str | None, digest: bytes
@@ -188,7 +195,8 @@ class Fleet:
 
         async def start() -> dict[str, Any]:
             environments = [each.environment for each in made]
-            await self._in_engine(lambda: engine.fork(source.environment, environments, body.checkpoint))
+            async with self._creating.turn():
+                await self._in_engine(lambda: engine.fork(source.environment, environments, body.checkpoint))
             return await self._started(made, lambda items: {"items": items, "next_cursor": None})
 
         return await self._created(made, start)
@@ -207,7 +215,7 @@ class Fleet:
                 rows.insert(connection, each.record)
             return None
 
-        if (first := await self.database.call(begin)) is not None:
+        if (first := await self.pools.hand_out(made, begin)) is not None:
             return answer_of_first(first, digest, key or "")
         for each in made:
             engine.mark(each.environment, self._id)
@@ -225,8 +233,7 @@ class Fleet:
                 for live in lives:
                     await changing.enter_async_context(live.changing)
                 try:
-                    async with self._creating.turn():
-                        return await start()
+                    return await start()
                 except BaseException:
                     for live, each in zip(lives, made, strict=True):
                         await self._abandon(live, each)

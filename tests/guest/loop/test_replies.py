@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sandbox.guest.loop.context import Place
+from sandbox.guest.loop.host_lease import Lease
 from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.loop.requests import Requests
 from sandbox.guest.loop.workers import Workers
@@ -70,7 +71,7 @@ def _served(workspace: Path, processes: _Processes, *operations: tuple[str, dict
     root = str(workspace).encode()
     limits = {"read_bytes": 1 << 20, "write_bytes": 1 << 20}
     place = Place(root, root, root, (root,), 0, 0, limits, ())
-    requests: Any = Requests(reactor, link, place, processes, Workers(2, None))  # type: ignore[arg-type]
+    requests: Any = Requests(reactor, link, place, processes, Workers(2, None), Lease(10))  # type: ignore[arg-type]
     for number, (operation, args) in enumerate(operations, 1):
         requests.take(number, wire.pack_message({"operation": operation, "args": args}))
     reactor.after(10, lambda: reactor.stop(1))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.service.fleet.pools import specs
 from sandbox.service.settings import read_settings
 
 
@@ -69,3 +70,19 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "unknown.toml").write_text("prot = 1")
     with pytest.raises(SandboxError, match="prot"):
         read_settings({}, tmp_path / "unknown.toml")
+
+
+@pytest.mark.parametrize(
+    ("pools", "words"),
+    [
+        ('[{"size": 1, "image": "other/image"}]', "'other/image' is not allowed by the operator"),
+        ('[{"size": 1, "limits": {"speed": 1}}]', "no limit 'speed'"),
+        ('[{"size": 1}, {"size": 2}]', "Two pools are for the same sandboxes"),
+        ('[{"size": 1, "limits": {"memory_bytes": 1}}]', "memory"),
+    ],
+)
+def test_a_pool_that_no_creation_could_use_is_refused(pools: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAMEBOX_SERVICE_POOLS", pools)
+    with pytest.raises(SandboxError, match=words) as caught:
+        specs(read_settings({}))
+    assert caught.value.code is ErrorCode.invalid_configuration
