@@ -71,13 +71,6 @@ def change(connection: sqlite3.Connection, record: SandboxRecord, at: float) -> 
     return add_event(connection, record.tenant, record.id, at, data)
 
 
-def change(connection: sqlite3.Connection, record: SandboxRecord, at: float) -> Event:
-    """Replace what is known of a sandbox, and write down that it is so."""
-    update(connection, record)
-    data = {"sandbox_id": record.id, "state": record.state, "reason": record.reason}
-    return add_event(connection, record.tenant, record.id, at, data)
-
-
 def delete(connection: sqlite3.Connection, ident: str) -> None:
     """Forget a sandbox and its requests."""
     connection.execute("DELETE FROM sandboxes WHERE id = ?", (ident,))

@@ -69,7 +69,7 @@ def _served(workspace: Path, processes: _Processes, *operations: tuple[str, dict
     reactor = Reactor()
     link = _Link(reactor, len(operations))
     root = str(workspace).encode()
-    limits = {"read_bytes": 1 << 20, "write_bytes": 1 << 20}
+    limits = {"read_bytes": 1 << 20, "write_bytes": 1 << 20, "memory_bytes": 1 << 30}
     place = Place(root, root, root, (root,), 0, 0, limits, ())
     requests: Any = Requests(reactor, link, place, processes, Workers(2, None), Lease(10))  # type: ignore[arg-type]
     for number, (operation, args) in enumerate(operations, 1):
