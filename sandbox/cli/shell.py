@@ -13,7 +13,8 @@ import threading
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import typer
 
@@ -23,8 +24,9 @@ from .sandbox_options import OF_KEPT, Kept, sandbox_of, variable_of, with_sandbo
 from .status_line import progress
 
 if TYPE_CHECKING:
+    from sandbox.client.environment import RemoteEnvironment
+    from sandbox.client.terminal import RemoteTerminal
     from sandbox.environment.sandboxed import SandboxedEnvironment
-    from sandbox.operations import LogsResult
 
 EPILOG = """Examples:
 
@@ -65,33 +67,113 @@ def shell(
     raise typer.Exit(status_of(last.exit_code, last.signal))
 
 
+class Ended(Protocol):
+    """How a command has ended."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code, if it has one."""
+
+    @property
+    def signal(self) -> str | None:
+        """The signal that ended it, if one did."""
+
+
 def attach_terminal(
     env: SandboxedEnvironment, argv: list[str], variables: dict[str, str], user: str | None = None
-) -> LogsResult:
+) -> Ended:
     """Run ``argv`` in a terminal connected to this process's own, until it ends; return its last state.
 
     The user's input goes in byte for byte (Ctrl-C too), and the terminal takes the window's size. ``user`` is the user of the image
     to run as. Raises SandboxError.
     """
+    if hasattr(env, "terminal") and find_spec("websockets") is not None:
+        return _attach_remote(cast("RemoteEnvironment", env), argv, variables, user)
     from sandbox.pipe.following import follow_logs
 
     rows, columns = _window()
     options: dict[str, Any] = {"background": True, "pty": True, "rows": rows, "cols": columns, "session": None}
     started = env.run(argv=argv, env=variables, user=user, **options).unwrap()
-    typing = _Typing(env, started.id, user)
-    with _raw(sys.stdin.fileno()), typing:
+    with _raw(sys.stdin.fileno()), _Typing(_Requests(env, started.id, user)):
         for logs in follow_logs(env.logs, started.id):
-            sys.stdout.buffer.write(logs.content_bytes)
-            sys.stdout.flush()
+            _show(logs.content_bytes)
     return logs
+
+
+def _attach_remote(
+    env: RemoteEnvironment, argv: list[str], variables: dict[str, str], user: str | None
+) -> Ended:
+    rows, columns = _window()
+    with env.terminal(argv, env=variables, user=user, rows=rows, cols=columns) as terminal:
+        with _raw(sys.stdin.fileno()), _Typing(_Wire(terminal)):
+            terminal.run(_show)
+        return terminal
+
+
+def _show(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()
+
+
+class _Keys(Protocol):
+    """Where the user's input goes."""
+
+    def write(self, data: bytes) -> bool:
+        """Type it; return whether there is more to type into."""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of the terminal."""
+
+    def hang_up(self) -> None:
+        """The terminal here is gone: end the command."""
+
+
+class _Requests:
+    """Types with the operations of an environment."""
+
+    def __init__(self, env: SandboxedEnvironment, command: str, user: str | None) -> None:
+        self._env, self._command, self._user = env, command, user
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: bytes) -> bool:
+        """See ``_Keys``."""
+        text = self._decoder.decode(data)
+        return not text or self._env.send(self._command, text, wait_seconds=0, user=self._user).ok
+
+    def resize(self, rows: int, columns: int) -> None:
+        """See ``_Keys``."""
+        self._env.resize(self._command, rows, columns, user=self._user)
+
+    def hang_up(self) -> None:
+        """See ``_Keys``."""
+        self._env.kill(self._command, user=self._user)
+
+
+class _Wire:
+    """Types over the WebSocket of a terminal of a service."""
+
+    def __init__(self, terminal: RemoteTerminal) -> None:
+        self._terminal = terminal
+
+    def write(self, data: bytes) -> bool:
+        """See ``_Keys``."""
+        self._terminal.write(data)
+        return True
+
+    def resize(self, rows: int, columns: int) -> None:
+        """See ``_Keys``."""
+        self._terminal.resize(rows, columns)
+
+    def hang_up(self) -> None:
+        """See ``_Keys``."""
+        self._terminal.kill()
 
 
 class _Typing:
     """Passes the user's input and the size of the window on to the command, during a ``with`` block."""
 
-    def __init__(self, env: SandboxedEnvironment, command: str, user: str | None) -> None:
-        self._env, self._command, self._user = env, command, user
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    def __init__(self, keys: _Keys) -> None:
+        self._keys = keys
         self._awake, self._wake = os.pipe()
         self._thread = threading.Thread(target=self._run, name="typing", daemon=True)
 
@@ -112,16 +194,15 @@ class _Typing:
             if self._awake in ready:
                 if b"q" in os.read(self._awake, 64):
                     return
-                self._env.resize(self._command, *_window(), user=self._user)
+                self._keys.resize(*_window())
             if sys.stdin.fileno() in ready and not self._type(os.read(sys.stdin.fileno(), _READ_BYTES)):
                 return
 
     def _type(self, data: bytes) -> bool:
         if not data:  # the terminal is gone
-            self._env.kill(self._command, user=self._user)
+            self._keys.hang_up()
             return False
-        text = self._decoder.decode(data)
-        return not text or self._env.send(self._command, text, wait_seconds=0, user=self._user).ok
+        return self._keys.write(data)
 
 
 @contextmanager

@@ -37,8 +37,10 @@ from .initial_files import certificates, checked_workspace
 from .network import RemoteNetwork, network_data
 from .service import Call, Service, nonsense
 from .state import RemoteState
+from .terminal import RemoteTerminal
 from .time_to_live import TimeToLive
 from .transfers import download, upload
+from .tunnels import Tunnels
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +129,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         self._pid = os.getpid()
         self._starting = threading.RLock()
         self._changing = threading.RLock()
+        self._tunnels = Tunnels(self.service, self._path)
         self._start_error: SandboxError | None = None
         self._id: str | None = None
         self._closed = self._deleted = False
@@ -228,6 +231,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         if forks.forked_since(self._pid):
             return None
         self._closed = True
+        self._tunnels.close()
         ident, error = self._id, None
         if ident is not None and delete and not self._deleted:
             try:
@@ -444,6 +448,21 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         self.hidden.copy_to(twin.hidden)
         twin._take(found)
         return twin
+
+    def terminal(
+        self,
+        argv: Sequence[str] | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        rows: int = 24,
+        cols: int = 80,
+    ) -> RemoteTerminal:
+        """Start a command with a terminal, a shell without ``argv``, and return what shows and types. Raises SandboxError."""
+        variables = {**self.hidden.variables(None), **(env or {})}
+        path = f"{self._path()}/terminals"
+        return RemoteTerminal(self.service, path, argv, env=variables, cwd=cwd, user=user, rows=rows, cols=cols)
 
     # Description
 

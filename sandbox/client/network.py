@@ -1,17 +1,20 @@
-"""The network of a remote environment: rules are the service's to keep, ports do not lead here."""
+"""The network of a remote environment: rules are the service's to keep, ports lead here through it."""
 
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from sandbox.docker.spec import SandboxSpec
-from sandbox.envelope import Envelope, Failure
+from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.network import check_network, check_ports
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.policy import Network
+
+from .tunnels import RemoteForward, Tunnels
 
 
 class RemoteNetwork(ABC):
@@ -20,6 +23,7 @@ class RemoteNetwork(ABC):
     _policy: Network
     # Held while the policy is read and replaced, so that no change is lost.
     _changing: threading.RLock
+    _tunnels: Tunnels
 
     @abstractmethod
     def _change_network(self, network: Network) -> None:
@@ -59,17 +63,21 @@ class RemoteNetwork(ABC):
         if call is not None:
             raise _unsupported("on_connection", "The service sees the connections.")
 
-    def forward(self, port: int, host_port: int = 0) -> Envelope[Any]:
-        """Answer the failure ``operation_not_supported``, or ``invalid_arguments`` for what is not a port."""
+    def forward(self, port: int, host_port: int = 0) -> Envelope[RemoteForward]:
+        """See ``SandboxedEnvironment.forward``. Each connection goes through the service; this needs the extra ``remote``."""
+        started = time.monotonic()
         try:
             check_ports(port, host_port)
+            made = self._tunnels.open(port, host_port)
         except SandboxError as error:
-            return Failure.of(error)
-        return Failure.of(_unsupported("forward", "Ports of a remote sandbox do not lead to this host."))
+            if error.code is ErrorCode.sandbox_closed:
+                raise
+            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+        return Success(made, duration_ms=(time.monotonic() - started) * 1000)
 
-    def forwards(self) -> tuple[Any, ...]:
-        """Return ()."""
-        return ()
+    def forwards(self) -> tuple[RemoteForward, ...]:
+        """See ``SandboxedEnvironment.forwards``."""
+        return self._tunnels.forwards()
 
 
 def network_data(network: Network) -> Any:

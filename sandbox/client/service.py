@@ -107,6 +107,11 @@ class Service:
         return f"<Service {self.url}>"
 
     @property
+    def is_direct(self) -> bool:
+        """Whether no proxy of the environment is between this host and the service."""
+        return self._direct
+
+    @property
     def client(self) -> httpx.Client:
         """The connections to the service; made when they are needed."""
         with self._lock:

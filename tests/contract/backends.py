@@ -68,7 +68,7 @@ class Backend:
 
 BACKENDS = (
     Backend("docker", lambda: DockerEnvironment(limits=LIMITS), frozenset({SHELL, ISOLATED, FORWARDS}), needs_engine=True),
-    Backend("remote", remote, frozenset({SHELL, ISOLATED}), needs_engine=True),
+    Backend("remote", remote, frozenset({SHELL, ISOLATED, FORWARDS}), needs_engine=True),
     Backend("local", lambda: LocalEnvironment(limits=LIMITS), frozenset({SHELL, FORWARDS})),
     Backend("fake", lambda: FakeEnvironment(commands=TABLE, limits=LIMITS), frozenset()),
 )
