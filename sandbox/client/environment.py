@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_types, check_variables
@@ -39,7 +39,7 @@ from .service import Call, Service, nonsense
 from .state import RemoteState
 from .terminal import RemoteTerminal
 from .time_to_live import TimeToLive
-from .transfers import download, upload
+from .transfers import download, fetch, send, upload
 from .tunnels import Tunnels
 
 log = logging.getLogger(__name__)
@@ -413,9 +413,22 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
     def _ask_for_state(self, method: str, args: Mapping[str, Any], kind: type[Any]) -> Envelope[Any]:
         """See ``RemoteState``."""
         headers = {"X-Request-Id": new_ident(), **BYTES_TOO}
-        body = json.dumps(args).encode()
-        call = Call("POST", f"{self._path()}/{method}", body, headers=headers, read_seconds=START_SECONDS, repeatable=True)
-        return self.hidden.envelope(self._read(kind, self.service.json(call), method))
+        call = Call("POST", f"{self._path()}/{method}", json.dumps(args).encode(), headers=headers, read_seconds=START_SECONDS)
+        with self.explaining():
+            data = self.service.json(replace(call, repeatable=True, joins=True))
+        return self.hidden.envelope(self._read(kind, data, method))
+
+    def _fetch_checkpoint(self, id: str, file: BinaryIO) -> int:  # noqa: A002
+        """See ``RemoteState``."""
+        with self.explaining():
+            return fetch(self.service, f"{self._path()}/checkpoints", {"id": id}, file)
+
+    def _send_checkpoint(self, path: str | os.PathLike[str], name: str | None) -> Envelope[op.CheckpointResult]:
+        """See ``RemoteState``."""
+        params = {} if name is None else {"id": name}
+        with self.explaining():
+            data = send(self.service, f"{self._path()}/checkpoints", params, path, {"X-Request-Id": new_ident()})
+        return self.hidden.envelope(self._read(op.CheckpointResult, data, "load_checkpoint"))
 
     def fork(self, count: int = 1, checkpoint: str | None = None) -> Envelope[op.ForkResult]:
         """See ``StateMethods.fork``. The others live as long as this one was to, and are deleted when they are closed."""

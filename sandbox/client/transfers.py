@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, BinaryIO
 
 import httpx
 
 from sandbox.errors import ErrorCode, OperationError
+from sandbox.state.checkpoint_file import open_file
 
 from .service import Call, Service, nonsense
 
@@ -48,6 +52,37 @@ def _cut(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         view = memoryview(piece)
         yield from (bytes(view[at : at + PIECE_BYTES]) for at in range(0, len(view), PIECE_BYTES))
+
+
+def fetch(service: Service, path: str, params: dict[str, str], file: BinaryIO) -> int:
+    """Write what is at ``path`` to ``file``, from its beginning after each cut; return its size. Raises SandboxError, OSError."""
+    call = Call("GET", path, params=params, read_seconds=WRITTEN_SECONDS, repeatable=True)
+    attempts = service.attempts(call)
+    while True:
+        file.seek(0)
+        file.truncate()
+        try:
+            with service.stream(call) as response:
+                file.writelines(response.iter_raw())
+            file.flush()  # a full disk is reported here
+            return file.tell()
+        except httpx.TransportError as error:
+            time.sleep(attempts.seconds_after(error))
+
+
+def send(
+    service: Service, path: str, params: dict[str, str], source: str | os.PathLike[str], headers: dict[str, str]
+) -> Any:
+    """Send the file ``source`` to ``path``, and return the data of the answer. Raises SandboxError, OSError."""
+
+    def content() -> Iterator[bytes]:
+        with open_file(source) as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+
+    headers = {"Content-Type": "application/x-tar", **headers}
+    call = Call("PUT", path, content=content, params=params, headers=headers, read_seconds=WRITTEN_SECONDS)
+    return service.json(replace(call, repeatable=True))
 
 
 def download(

@@ -28,7 +28,20 @@ from .operators.observation import Observation
 from .operators.observer import Observer
 from .operators.tracing import Tracing
 from .ports.public import load_public_ports
-from .routes import audit, events, files, health, keys, metrics, operations, ports, sandboxes, terminals, tunnels
+from .routes import (
+    audit,
+    checkpoints,
+    events,
+    files,
+    health,
+    keys,
+    metrics,
+    operations,
+    ports,
+    sandboxes,
+    terminals,
+    tunnels,
+)
 from .settings import Settings
 from .store.database import Database
 
@@ -76,7 +89,7 @@ def make_app(house: House) -> FastAPI:
     )
     app.state.house = house
     # The operations are last: their route takes any name.
-    for each in (health, metrics, audit, keys, sandboxes, events, files, ports, tunnels, terminals, operations):
+    for each in (health, metrics, audit, keys, sandboxes, events, files, checkpoints, ports, tunnels, terminals, operations):
         app.include_router(each.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(SandboxError, _sandbox_error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,3 +211,22 @@ def test_sessions_go_back_as_well(env: SandboxedEnvironment, folder: str) -> Non
     assert shown.split()[0] == folder
     assert shown.split()[-1] == "before"
     done(env.end_session("s"))
+
+
+def test_a_checkpoint_goes_into_a_file_and_comes_back(env: SandboxedEnvironment, folder: str, tmp_path: Path) -> None:
+    env.write(f"{folder}/a", "then").unwrap()
+    kept, file = done(env.checkpoint()).id, tmp_path / "saved.tar"
+    assert done(env.save_checkpoint(kept, file)).size_bytes == file.stat().st_size
+    refused(env.save_checkpoint(kept, file), "io_error", "saved.tar")
+    refused(env.save_checkpoint("none", tmp_path / "other"), "checkpoint_not_found")
+    assert not (tmp_path / "other").exists()
+    done(env.delete_checkpoint(kept))
+    env.write(f"{folder}/a", "now").unwrap()
+    loaded = done(env.load_checkpoint(file, f"loaded/{folder}"))
+    assert loaded.id == f"loaded/{folder}"
+    done(env.rollback(loaded.id))
+    assert done(env.read(f"{folder}/a")).content == "then"
+    done(env.delete_checkpoint(loaded.id))
+    file.write_bytes(file.read_bytes()[:700])
+    refused(env.load_checkpoint(file), "unsafe_archive")
+    refused(env.load_checkpoint(tmp_path / "none"), "io_error", "none")

@@ -7,18 +7,21 @@ loads them before the first request that may need one.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sandbox.aio import AsyncEnvironment
 from sandbox.envelope import Envelope, Failure, Success
-from sandbox.errors import ErrorCode
+from sandbox.environment.sandboxed import SandboxedEnvironment
+from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import DeletedCheckpointResult
 from sandbox.service.store.database import Database
 from sandbox.text.wording import size
@@ -92,21 +95,61 @@ class Checkpoints:
         known = listed.result.checkpoints if listed.ok else ()
         return next((Success(each) for each in known if each.id == name), None)
 
+    async def find(self, name: str) -> Path:
+        """Return the file of a checkpoint. Raises SandboxError."""
+        for known, file in await self._database.call(self._rows):
+            if known == name:
+                return self._folder / file
+        raise SandboxError(
+            ErrorCode.checkpoint_not_found, f"There is no checkpoint {name!r:.80}.", "See checkpoints for those that are kept."
+        )
+
+    async def take(
+        self, environment: AsyncEnvironment, source: AsyncIterator[bytes], name: str | None, request: str
+    ) -> Envelope[Any]:
+        """Make a checkpoint of a file that comes in pieces. Raises what ``source`` raises; nothing is left then."""
+        file = secrets.token_hex(8)
+        path = self._folder / file
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            await _write(path, source, _most_bytes(environment))
+            async with self._turn:
+                await self._load(environment)
+                if (made := await self._made_for(environment, request)) is not None:  # sent again
+                    return made
+                answer = await environment.load_checkpoint(path, name)
+                if isinstance(answer, Failure):
+                    return replace(answer, error=answer.error.replace(str(path), "The file"))
+                return await self._keep(environment, answer, file, request)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            code = ErrorCode.host_disk_full if full else ErrorCode.io_error
+            return Failure(code, f"The checkpoint could not be written: {error.strerror}.", "Try again later.")
+        finally:
+            if file not in {kept for _, kept in await self._database.call(self._rows)}:
+                path.unlink(missing_ok=True)
+
     async def _save(self, environment: AsyncEnvironment, answer: Envelope[Any], request: str) -> Envelope[Any]:
         name, file = str(answer.unwrap().id), secrets.token_hex(8)
-        limits = getattr(environment.environment, "limits", None)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         saved = await environment.save_checkpoint(name, self._folder / file)
         if not saved.ok:
             await environment.delete_checkpoint(name)
             return saved
+        return await self._keep(environment, answer, file, request)
+
+    async def _keep(
+        self, environment: AsyncEnvironment, answer: Envelope[Any], file: str, request: str
+    ) -> Envelope[Any]:
+        """Write down the file of a checkpoint, or forget both if all of them are too large."""
+        name, most = str(answer.unwrap().id), _most_bytes(environment)
         used = await asyncio.to_thread(_bytes_in, self._folder)
-        if limits is not None and used > limits.checkpoint_bytes:
+        if used > most:
             await environment.delete_checkpoint(name)
             (self._folder / file).unlink(missing_ok=True)
             return Failure(
                 ErrorCode.store_full,
-                f"The checkpoints of this sandbox would take {size(used)}, more than {size(limits.checkpoint_bytes)}.",
+                f"The checkpoints of this sandbox would take {size(used)}, more than {size(most)}.",
                 "Delete one that is not needed any more, or create the sandbox with more checkpoint_bytes.",
             )
 
@@ -154,3 +197,23 @@ def _bytes_in(folder: Path) -> int:
 
 def _is_missing(answer: Envelope[Any]) -> bool:
     return isinstance(answer, Failure) and answer.code is ErrorCode.checkpoint_not_found
+
+
+def _most_bytes(environment: AsyncEnvironment) -> int:
+    inner = environment.environment
+    return inner.limits.checkpoint_bytes if isinstance(inner, SandboxedEnvironment) else 0
+
+
+async def _write(path: Path, source: AsyncIterator[bytes], most: int) -> None:
+    """Write what comes to a new file. Raises SandboxError if it is more than ``most`` bytes, OSError."""
+    written = 0
+    with path.open("xb") as file:
+        async for data in source:
+            written += len(data)
+            if written > most:
+                raise SandboxError(
+                    ErrorCode.store_full,
+                    f"The file has more than {size(most)}, which the checkpoints of this sandbox may take.",
+                    "Create the sandbox with more checkpoint_bytes.",
+                )
+            await asyncio.to_thread(file.write, data)

@@ -32,9 +32,11 @@ from .client import Client, check
 from .journal import Journal
 
 # How long nothing is killed, at most, and how long the service is dead.
-LIVE_SECONDS, DEAD_SECONDS = 1.5, 0.4
+LIVE_SECONDS, DEAD_SECONDS = 2.5, 0.4
 AIMED = ("create", "run", "stream", "upload", "pause", "resume", "checkpoint", "rollback", "fork", "delete")
 AIM_SECONDS = 3.0
+# The first creation on an engine takes longer.
+FIRST_SECONDS = 60.0
 SETTLED_SECONDS = 30.0
 
 
@@ -54,20 +56,21 @@ class Kills:
             Client(n, Random(f"{self._seed}/{n}"), self.journal, service.url, service.key, IMAGE) for n in range(self._number)
         ]
         for client in clients:
-            client.start()
+            client.thread.start()
         try:
+            eventually(lambda: self.journal.done["create"] >= len(clients) or self.journal.wrong, FIRST_SECONDS)
             for number in range(kills):
                 self._kill()
                 if told:
                     done = sum(self.journal.done.values())
                     print(f"{number + 1} kills, {done} actions, {len(self.journal.wrong)} wrong", file=sys.stderr, flush=True)
-                if not any(client.is_alive() for client in clients):
+                if not any(client.thread.is_alive() for client in clients):
                     break
         finally:
             for client in clients:
                 client.stop.set()
             for client in clients:
-                client.join(120)
+                client.thread.join(120)
         if not self.journal.wrong:
             self._compare(clients)
         service.stop()

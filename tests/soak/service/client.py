@@ -33,18 +33,19 @@ def check(fine: object, what: object) -> None:
         raise WrongError(str(what)[:1000])
 
 
-class Client(threading.Thread):
+class Client:
     """One of them, until ``stop`` is set; what it knows is in ``known``."""
 
     def __init__(self, number: int, rng: Random, journal: Journal, url: str, key: str, image: str) -> None:
-        super().__init__(name=f"client {number}", daemon=True)
+        self.name = f"client {number}"
+        self.thread = threading.Thread(target=self._work, name=self.name, daemon=True)
         self.known: list[Known] = []
         self.stop = threading.Event()
         self._number, self._rng, self._journal, self._image = number, rng, journal, image
         self._http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60, trust_env=False)
         self._count = 0
 
-    def run(self) -> None:
+    def _work(self) -> None:
         """Act until it is told to stop."""
         while not self.stop.is_set():
             action = self._chosen()
@@ -91,8 +92,8 @@ class Client(threading.Thread):
                     return answer
                 problem = answer.text
             check(time.monotonic() < until, f"{method} {path} is not answered: {problem}")
-            self._journal.again[method + " " + path.rpartition("/")[2]] += 1
-            time.sleep(0.05)
+            self._journal.again[" ".join((method, *path.split("/")[3:]))] += 1
+            time.sleep(0.2)
 
     def _operate(self, box: Known, operation: str, body: dict[str, Any], ident: str | None = None) -> dict[str, Any]:
         """Return the result of an operation that must succeed."""
@@ -152,7 +153,7 @@ class Client(threading.Thread):
             except CUT as error:
                 check(time.monotonic() < until, f"the stream is not answered: {error!r}")
                 self._journal.again["stream"] += 1
-                time.sleep(0.05)
+                time.sleep(0.2)
 
     def _background(self) -> None:
         box, word = self._one(), self._new("late")
