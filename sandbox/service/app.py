@@ -20,8 +20,11 @@ from .fleet.broadcast import Broadcast
 from .fleet.fleet import Fleet
 from .house import House
 from .http.gate import Gate
-from .http.problems import Problem, ProblemCode, draining, problem_of
+from .http.heads import header_problem, path_problem
+from .http.problems import Problem, ProblemCode, draining, not_allowed, problem_of
 from .http.reading import is_request_id, new_request_id
+from .http.route_table import methods_of
+from .http.slow_bodies import TimedBody
 from .keys import Keys
 from .operators.facts import note
 from .operators.observation import Observation
@@ -36,6 +39,7 @@ from .routes import (
     health,
     keys,
     metrics,
+    openapi,
     operations,
     ports,
     sandboxes,
@@ -83,13 +87,28 @@ def make_app(house: House) -> FastAPI:
         title="Gamebox",
         version=version("gamebox"),
         lifespan=lifespan,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     app.state.house = house
     # The operations are last: their route takes any name.
-    for each in (health, metrics, audit, keys, sandboxes, events, files, checkpoints, ports, tunnels, terminals, operations):
+    for each in (
+        health,
+        metrics,
+        openapi,
+        audit,
+        keys,
+        sandboxes,
+        events,
+        files,
+        checkpoints,
+        ports,
+        tunnels,
+        terminals,
+        operations,
+    ):
         app.include_router(each.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(SandboxError, _sandbox_error)
@@ -106,7 +125,8 @@ def make_app(house: House) -> FastAPI:
 class Entrance:
     """Gives every request an id, and every answer that id: the client's own, where it sent a valid one.
 
-    While the service drains, it refuses new requests: those under way are to end.
+    It refuses paths that can be read in two ways, and bodies that do not come. While the service drains, it refuses new
+    requests: those under way are to end.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -129,11 +149,17 @@ class Entrance:
                 headers.setdefault("X-Content-Type-Options", "nosniff")
             await send(message)
 
-        if scope["app"].state.house.draining and scope["path"].startswith("/v1/"):
-            note(scope, code=ProblemCode.draining.value)
-            await draining().response(ident)(scope, receive, send_with_id)
-            return
-        await self._app(scope, receive, send_with_id)
+        problem = path_problem(scope.get("raw_path") or b"") or header_problem(scope["headers"])
+        if problem is None and scope["app"].state.house.draining and scope["path"].startswith("/v1/"):
+            problem = draining()
+        if problem is not None:
+            note(scope, code=problem.code.value)
+            await problem.response(ident)(scope, receive, send_with_id)
+        elif scope["path"].endswith("/stdin"):  # a command may wait for its input as long as it runs
+            await self._app(scope, receive, send_with_id)
+        else:
+            timed = TimedBody(receive, send_with_id)
+            await self._app(scope, timed.receive, timed.send)
 
 
 def _answer(request: Request, problem: Problem) -> Response:
@@ -154,11 +180,14 @@ async def _sandbox_error(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
+    path = str(request.scope["path"])
     if error.status_code == 405:
-        code, detail = ProblemCode.method_not_allowed, f"{request.method} is not allowed for {request.url.path[:200]}."
+        problem = not_allowed(request.method, path, methods_of(request.app, path, operations.NAMES))
     else:
-        code, detail = ProblemCode.route_not_found, f"There is no {request.method} {request.url.path[:200]}."
-    return _answer(request, Problem(error.status_code, code, detail, "See docs/http.md.", headers=error.headers))
+        detail = f"There is no {request.method[:20]} {path[:200]}."
+        hint = "GET /openapi.json lists every route."
+        problem = Problem(error.status_code, ProblemCode.route_not_found, detail, hint, headers=error.headers)
+    return _answer(request, problem)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -12,6 +12,7 @@ from .connections import OpenConnections
 from .fleet.broadcast import Broadcast
 from .fleet.fleet import Fleet
 from .fleet.live_sandbox import LiveSandbox
+from .http.body_room import BodyRoom
 from .http.hosts import Hosts
 from .http.problems import Problem, ProblemCode
 from .keys import DEFAULT_TENANT, Caller, Keys, Scope, check_scope
@@ -32,6 +33,7 @@ class House:
     broadcast: Broadcast
     fleet: Fleet
     observation: Observation
+    bodies: BodyRoom = field(default_factory=BodyRoom)
     ready: bool = False
     draining: bool = field(default=False)
     hosts: Hosts = field(init=False)

@@ -20,6 +20,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from .app import make_app, make_house
 from .folder import own_folder
 from .house import House
+from .http.connections import CONNECTIONS, HEAD_BYTES, Connection
 from .keys import first_key
 from .operators.exporting import exporting
 from .operators.logs import log_event, logging_to
@@ -46,7 +47,7 @@ def serve(settings: Settings, started: Callable[[str, Path | None], None]) -> No
 def _serve(settings: Settings, started: Callable[[str, Path | None], None], tracing: Tracing | None) -> None:
     lock = own_folder(settings.data)
     try:
-        _raise_descriptor_limit()
+        Connection.most = min(CONNECTIONS, _raised_descriptor_limit() // 2)
         database = Database(settings.data / STORE)
         house = make_house(settings, database, tracing)
         listener = _listen(settings.host, settings.port)
@@ -66,6 +67,8 @@ def _serve(settings: Settings, started: Callable[[str, Path | None], None], trac
             ws=cast("Any", partial(Upgrades, house)),
             ws_max_size=FRAME_BYTES,
             ws_per_message_deflate=False,
+            http=Connection,
+            h11_max_incomplete_event_size=HEAD_BYTES,
         )
         beside = None if metrics is None else MetricsListener(house.observation.metrics, metrics)
         _Server(config, house, listener, started, beside).run(sockets=[listener])
@@ -131,11 +134,13 @@ def _listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def _raise_descriptor_limit() -> None:
+def _raised_descriptor_limit() -> int:
+    """Raise the limit as far as it may be, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted)
 
 
 def say_started(url: str, key: Path | None) -> None:

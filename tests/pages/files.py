@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import tempfile
 from pathlib import Path
 
 from agent import moved as agent_moved
@@ -29,8 +31,25 @@ def changed_pages(*, walk: bool) -> dict[str, str | None]:
 
         page = _between(page, "walk", ways.page())
     wanted["docs/architecture.md"] = page
+    wanted["docs/openapi.json"] = openapi()
     wanted["CHANGELOG.md"] = _between(CHANGELOG.read_text(encoding="utf-8"), "moved", moved())
     return {path: text for path, text in wanted.items() if text != _text(ROOT / path)}
+
+
+def openapi() -> str:
+    """Return the OpenAPI document of the service."""
+    from sandbox.service.app import make_app, make_house
+    from sandbox.service.openapi.document import openapi_document
+    from sandbox.service.settings import read_settings
+    from sandbox.service.store.database import Database
+
+    with tempfile.TemporaryDirectory() as folder:
+        database = Database(Path(folder) / "db")
+        try:
+            document = openapi_document(make_app(make_house(read_settings({"data": Path(folder)}), database)))
+        finally:
+            database.close()
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def folders() -> str:

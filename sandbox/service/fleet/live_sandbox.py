@@ -16,6 +16,7 @@ from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.operations import OPERATIONS, Change, HostArguments
 from sandbox.pipe.watching import CancelToken, Watch
 from sandbox.service.clock import iso, now
+from sandbox.service.http.state_arguments import STATE_ARGUMENTS, state_problem
 from sandbox.service.store import requests as rows
 from sandbox.service.store.database import Database
 from sandbox.service.store.requests import KnownRequest
@@ -221,9 +222,7 @@ async def _of_state(
     checkpoints: Checkpoints, environment: AsyncEnvironment, request: RequestUnderWay, args: Mapping[str, Any]
 ) -> Envelope[Any]:
     """Return what a method on the state of the files answers."""
-    try:
-        return await checkpoints.carry_out(environment, request.operation, args, request.id, resent=request.resent)
-    except TypeError as error:  # of the arguments, which are the client's
-        return Failure(
-            ErrorCode.invalid_arguments, f"The arguments of {request.operation} do not fit: {str(error)[:300]}.", "Correct that."
-        )
+    if (problem := state_problem(request.operation, args)) is not None:
+        takes = ", ".join(STATE_ARGUMENTS[request.operation].model_fields) or "no arguments"
+        return Failure(ErrorCode.invalid_arguments, problem, f"{request.operation} takes {takes}.")
+    return await checkpoints.carry_out(environment, request.operation, args, request.id, resent=request.resent)

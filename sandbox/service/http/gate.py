@@ -1,4 +1,4 @@
-"""The first look at a request: to whom it goes by its Host, and whether a page may open a WebSocket here."""
+"""The first look at a request: what its head says, to whom it goes by its Host, and whether a page may open a WebSocket here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from sandbox.service.house import House
 from sandbox.service.operators.facts import note
 from sandbox.service.ports.proxy import pass_on
 
+from .heads import framing_problem, make_relative
 from .hosts import Host, parse_host, parse_port_name
 from .problems import Problem, ProblemCode, draining
 from .reading import new_request_id
@@ -28,6 +29,11 @@ class Gate:
             await self._app(scope, receive, send)
             return
         house: House = scope["app"].state.house
+        make_relative(scope)
+        unframed = framing_problem(scope["headers"])
+        if unframed is not None:
+            await unframed.response(new_request_id())(scope, receive, send)
+            return
         text = _header(scope, b"host")
         host = None if text is None else parse_host(text)
         name = None if host is None else parse_port_name(host.name, house.settings.domain)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Any
@@ -52,6 +52,17 @@ class Problem(Exception):  # noqa: N818  # RFC 9457 calls it so
         }
         body = json.dumps(data).encode()
         return Response(body, self.status, media_type=MEDIA_TYPE, headers=self.headers)
+
+
+def not_allowed(method: str, path: str, allowed: Sequence[str]) -> Problem:
+    """Return the problem of a path that has other methods."""
+    return Problem(
+        405,
+        ProblemCode.method_not_allowed,
+        f"{method[:20]} is not allowed for {path[:200]}.",
+        f"Use {' or '.join(allowed)}." if allowed else "GET /openapi.json lists every route.",
+        headers={"Allow": ", ".join(allowed)},
+    )
 
 
 # Everything else is the client's to change: 422.

@@ -31,13 +31,13 @@ def request_id(request: Request) -> str:
 async def body_of(request: Request, limit: int) -> bytes:
     """Return the body. Raises Problem for one that is larger than ``limit``, without reading it to its end."""
     length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdecimal() and int(length) > limit:
-        raise _too_large(limit)
+    if length.isascii() and length.isdecimal() and (len(length) > 18 or int(length) > limit):
+        raise too_large(limit)
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         parts.append(part)
     return b"".join(parts)
 
@@ -54,16 +54,27 @@ def offset_of(request: Request) -> int | None:
     return int(text)
 
 
+def has_header(request: Request, name: str, value: str) -> bool:
+    """Return whether the header is there; it can only have that value. Raises Problem."""
+    text = request.headers.get(name)
+    if text is not None and text.lower() != value:
+        raise Problem(
+            422, ProblemCode.invalid_query, f"{name} is {text!r:.80}.", f"Send '{name}: {value}', or leave it out."
+        )
+    return text is not None
+
+
 def wants_events(request: Request) -> bool:
     """Return whether the client asks for a stream of events."""
     return "text/event-stream" in request.headers.get("accept", "").lower()
 
 
-def _too_large(limit: int) -> Problem:
+def too_large(limit: int) -> Problem:
+    """Return the problem of a body that is larger than ``limit``."""
     return Problem(
         413,
         ProblemCode.body_too_large,
         f"The body is larger than {limit} bytes.",
-        "Send files with PUT /v1/sandboxes/{id}/files, which streams them.",
+        "Send files with PUT /v1/sandboxes/{sandbox_id}/files, which streams them.",
         headers={"Connection": "close"},
     )

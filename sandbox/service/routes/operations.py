@@ -20,10 +20,12 @@ from sandbox.service.fleet.live_sandbox import is_repeatable
 from sandbox.service.fleet.output import OutputGoneError, OutputLog
 from sandbox.service.fleet.requests_under_way import Answer, Requests, RequestUnderWay, unknown_request
 from sandbox.service.house import Reader, User, house_of, sandbox_of
-from sandbox.service.http.bodies import checked_arguments, read_json
+from sandbox.service.http.bodies import checked_arguments
 from sandbox.service.http.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
-from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.http.reading import body_of, is_request_id, offset_of, request_id, wants_events
+from sandbox.service.http.json_text import read_json
+from sandbox.service.http.problems import Problem, ProblemCode, not_allowed
+from sandbox.service.http.reading import has_header, is_request_id, offset_of, request_id, wants_events
+from sandbox.service.http.route_table import methods_of
 from sandbox.service.keys import Caller
 from sandbox.service.operators.facts import note
 
@@ -41,6 +43,8 @@ async def operate(request: Request, caller: User, sandbox_id: str, operation: st
         note(request.scope, operation=operation, changes=not is_repeatable(operation))
     live = sandbox_of(request, caller, sandbox_id)
     if operation not in NAMES:
+        if methods := methods_of(request.app, request.scope["path"], NAMES):
+            raise not_allowed(request.method, request.scope["path"], methods)
         raise Problem(
             404,
             ProblemCode.unknown_operation,
@@ -48,15 +52,18 @@ async def operate(request: Request, caller: User, sandbox_id: str, operation: st
             f"Use one of: {', '.join(NAMES)}; files and folders are sent with PUT .../files and .../trees.",
         )
     house = house_of(request)
-    args = read_json(await body_of(request, house.settings.body_bytes))
-    if (refused := checked_arguments(operation, args)) is not None:
-        raise Problem(
-            422, ProblemCode.invalid_body, f"{operation} takes no {refused} from a client.", f"Leave out {refused}."
-        )
-    ident = _ident(request, args)
     offset = offset_of(request)
-    reads = request.headers.get("x-gamebox-stdin", "").lower() == "stream"
-    sent = await live.send(house.database, operation, args, ident, streams=wants_events(request), reads=reads)
+    reads = has_header(request, "X-Gamebox-Stdin", "stream")
+    async with house.bodies.body(request, house.settings.body_bytes) as body:
+        args = read_json(body.data)
+        if (refused := checked_arguments(operation, args)) is not None:
+            raise Problem(
+                422, ProblemCode.invalid_body, f"{operation} takes no {refused} from a client.", f"Leave out {refused}."
+            )
+        ident = _ident(request, args)
+        sent = await live.send(house.database, operation, args, ident, streams=wants_events(request), reads=reads)
+        if sent.task is not None:
+            body.keep_for(sent.task)
     return await _answered(request, caller, sent, offset)
 
 
@@ -138,7 +145,7 @@ def _ident(request: Request, args: dict[str, Any]) -> str:
 
 
 async def _answered(request: Request, caller: Caller, sent: RequestUnderWay, offset: int | None) -> Response:
-    with_bytes = request.headers.get("x-gamebox-bytes", "").lower() == "base64"
+    with_bytes = has_header(request, "X-Gamebox-Bytes", "base64")
     if not wants_events(request):
         answer = await sent.wait()
         _note_failure(request, answer)

@@ -11,17 +11,20 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from sandbox.service.fleet.creating import answer_of_first
 from sandbox.service.fleet.sandbox_data import sandbox_data
 from sandbox.service.house import Manager, Reader, house_of, sandbox_of
 from sandbox.service.http.bodies import Body, CreateSandbox, ForkSandbox, UpdateSandbox, read_body
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.http.reading import body_of
+from sandbox.service.store.requests import creation
 from sandbox.service.store.sandboxes import SandboxRecord
 
 router = APIRouter(tags=["sandboxes"])
 BODY_BYTES = 1 << 20
 MOST_ITEMS, ITEMS = 200, 50
 STATES = ("creating", "running", "paused", "deleting", "ended", "lost")
+MOST_CURSOR_CHARS = 200
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,200}")
 
 
@@ -96,10 +99,13 @@ async def resume(request: Request, caller: Manager, sandbox_id: str) -> dict[str
 @router.post("/v1/sandboxes/{sandbox_id}/fork", status_code=201)
 async def fork(request: Request, caller: Manager, sandbox_id: str) -> dict[str, Any]:
     """Create more sandboxes like it, with its files; with an Idempotency-Key, asking again does not create others."""
-    live = sandbox_of(request, caller, sandbox_id)
     body = read_body(ForkSandbox, await body_of(request, BODY_BYTES))
-    key = _idempotency_key(request)
-    return await house_of(request).fleet.fork(live, body, key, _digest(sandbox_id, body))
+    key, digest = _idempotency_key(request), _digest(sandbox_id, body)
+    if key is not None:  # its answer is known though the first sandbox may be paused or gone by now
+        known = await house_of(request).database.call(lambda connection: creation(connection, caller.tenant, key))
+        if known is not None:
+            return answer_of_first(known, digest, key)
+    return await house_of(request).fleet.fork(sandbox_of(request, caller, sandbox_id), body, key, digest)
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -138,9 +144,11 @@ def _cursor(record: SandboxRecord) -> str:
 
 def _read_cursor(cursor: str) -> tuple[float, str]:
     try:
-        at, ident = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        if len(cursor) > MOST_CURSOR_CHARS:
+            raise ValueError("none of ours is that long")
+        at, ident = json.loads(base64.b64decode(cursor.encode(), b"-_", validate=True))
         return float(at), str(ident)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise _wrong("cursor", cursor, "Send next_cursor as it came.") from error
 
 

@@ -12,7 +12,8 @@ import pytest
 from sandbox.docker.spec import SandboxSpec
 from sandbox.limits import Limits
 from sandbox.operations import OPERATIONS
-from sandbox.service.http.bodies import LIMITS, CreateSandbox, checked_arguments, read_body, read_json
+from sandbox.service.http.bodies import LIMITS, CreateSandbox, checked_arguments, read_body
+from sandbox.service.http.json_text import read_json
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.settings import Settings, read_settings
 

@@ -1,0 +1,95 @@
+"""The memory that bodies of requests may take together: each may be large, and clients may send many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import Request
+
+from sandbox.errors import ErrorCode
+
+from .problems import Problem
+from .reading import too_large
+
+MOST_BYTES = 512 << 20
+# Smaller ones do not count: there are as many as connections, and they are read at once.
+LEAST_BYTES = 64 << 10
+
+
+class BodyRoom:
+    """How many bytes of bodies are in memory, in requests that are read and in those that are carried out."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._left = most
+
+    @asynccontextmanager
+    async def body(self, request: Request, limit: int) -> AsyncIterator[HeldBody]:
+        """Read the body of a request; its room is free after the block, or what it ``keep``s it for.
+
+        Raises Problem for one that is larger than ``limit``, without reading it to its end, or that finds no room.
+        """
+        held = HeldBody(self)
+        try:
+            held.data = await held.read(request, limit)
+            yield held
+        finally:
+            held.let_go()
+
+    def take(self, size: int) -> None:
+        """Take room. Raises Problem if there is not enough."""
+        if size > self._left:
+            raise Problem(
+                503,
+                ErrorCode.capacity,
+                "The service holds as many large bodies as it has room for.",
+                "Send it again in a moment, or stream it: PUT /v1/sandboxes/{sandbox_id}/files.",
+                retryable=True,
+                headers={"Retry-After": "1", "Connection": "close"},
+            )
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        """Have room back."""
+        self._left += size
+
+
+class HeldBody:
+    """A body and the room that it takes."""
+
+    def __init__(self, room: BodyRoom) -> None:
+        self.data = b""
+        self._room, self._size = room, 0
+        self._kept_for: asyncio.Future[Any] | None = None
+
+    async def read(self, request: Request, limit: int) -> bytes:
+        """Return the bytes of the body. Raises Problem."""
+        length = request.headers.get("content-length", "")
+        if length.isascii() and length.isdecimal() and (len(length) > 18 or int(length) > limit):
+            raise too_large(limit)
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise too_large(limit)
+            if size > LEAST_BYTES:
+                self._room.take(size - self._size)
+                self._size = size
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def keep_for(self, task: asyncio.Future[Any]) -> None:
+        """Keep the room until the task is done."""
+        self._kept_for = task
+
+    def let_go(self) -> None:
+        """Give the room back, now or when the task is done that it is kept for."""
+        size, self._size, self.data = self._size, 0, b""
+        if not size:
+            return
+        if self._kept_for is None or self._kept_for.done():
+            self._room.give_back(size)
+        else:
+            self._kept_for.add_done_callback(lambda _: self._room.give_back(size))

@@ -1,0 +1,174 @@
+"""The connections of clients: uvicorn's, with a bound on how many there are and deadlines for those that are slow.
+
+uvicorn itself waits for ever for the rest of a request's head, for a body that nobody wants any more, and for a client that does
+not read its answer. What is not HTTP is answered with a problem, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from .problems import Problem, ProblemCode
+from .reading import new_request_id
+
+# From the start of a connection, or the first byte of a later request, to the end of the request's head.
+HEAD_SECONDS = 15.0
+# A client that takes nothing of what waits for it for that long is cut; at most 64 KiB wait for it.
+TAKE_SECONDS = 60.0
+# What follows an answer that was given before the end of the request's body is read and dropped for so long.
+DROP_SECONDS = 2.0
+# The head of a request.
+HEAD_BYTES = 32 << 10
+# With more of them, or half as many as the process may have descriptors, a new one is answered 503.
+CONNECTIONS = 10_000
+# A client whose host has vanished says nothing any more.
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+        if hasattr(socket, name)
+    ),
+)
+
+
+class Connection(H11Protocol):
+    """One connection. The numbers belong to the class, so that tests can have others."""
+
+    head_seconds = HEAD_SECONDS
+    take_seconds = TAKE_SECONDS
+    drop_seconds = DROP_SECONDS
+    most = CONNECTIONS
+    _refused = False
+    # Runs while a request's head, or the rest of a body that is dropped, is awaited.
+    _timer: asyncio.TimerHandle | None = None
+    _take_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin, or refuse one connection too many."""
+        super().connection_made(transport)
+        if (own := transport.get_extra_info("socket")) is not None:
+            for level, name, value in _KEEPALIVE:
+                own.setsockopt(level, name, value)
+        if len(self.connections) > self.most:
+            self._refuse(_too_many(self.most))
+        else:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._stop_timer()
+        self._stop_take_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came. A request that has begun is to have its whole head soon."""
+        if not self._refused and not self.transport.is_closing():
+            super().data_received(data)
+            self._set_timer()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, some of which may be here already."""
+        super().on_response_complete()
+        if not self._refused:
+            self._set_timer()
+
+    def pause_writing(self) -> None:
+        """Wait until the client has taken what was written, but not for ever."""
+        super().pause_writing()
+        self._stop_take_timer()
+        self._take_timer = self.loop.call_later(self.take_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on to write."""
+        self._stop_take_timer()
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # it says no more than that the request is invalid
+        """Refuse what is not HTTP, as uvicorn has found."""
+        self._refuse(
+            Problem(
+                400,
+                ProblemCode.invalid_request,
+                f"The request is not valid HTTP/1.1, or its head is larger than {HEAD_BYTES} bytes.",
+                "Send a request line, each header once, and a body with its Content-Length or in chunks.",
+            )
+        )
+
+    def _set_timer(self) -> None:
+        theirs, ours = self.conn.their_state, self.conn.our_state
+        if self not in self.connections or self.transport.is_closing():  # it is that of a WebSocket now, or over
+            self._stop_timer()
+        elif theirs is h11.SEND_BODY and ours is h11.DONE:
+            if self._timer is None:
+                self._timer = self.loop.call_later(self.drop_seconds, self.transport.close)
+        elif theirs is not h11.IDLE:
+            self._stop_timer()
+        elif self.conn.trailing_data[0]:
+            self._await_head()
+
+    def _await_head(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.head_seconds, self._refuse, _late(self.head_seconds))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _stop_take_timer(self) -> None:
+        if self._take_timer is not None:
+            self._take_timer.cancel()
+            self._take_timer = None
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer with a problem, unless an answer has begun, and close."""
+        self._stop_timer()
+        self._refused = True
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # what works on that request learns that it can answer nothing
+            cycle.message_event.set()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        ident = new_request_id()
+        response = problem.response(ident)
+        headers = [*response.raw_headers, (b"x-request-id", ident.encode()), (b"connection", b"close")]
+        for event in (
+            h11.Response(status_code=response.status_code, headers=headers),
+            h11.Data(data=bytes(response.body)),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        if self.transport.can_write_eof():
+            # Closed at once, with bytes of the request unread, the connection would be reset, and the answer lost.
+            self.transport.write_eof()
+            self._timer = self.loop.call_later(self.drop_seconds, self.transport.close)
+        else:
+            self.transport.close()
+
+
+def _late(seconds: float) -> Problem:
+    return Problem(
+        408,
+        ProblemCode.request_timeout,
+        f"The head of a request did not come within {seconds:g} s.",
+        "Connect again, and send the request at once.",
+        retryable=True,
+    )
+
+
+def _too_many(most: int) -> Problem:
+    return Problem(
+        503,
+        ProblemCode.too_many_connections,
+        f"The service has {most} connections already.",
+        "Close those that are not used, and connect again later.",
+        retryable=True,
+        headers={"Retry-After": "5"},
+    )
