@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-KINDS = {1: "INTERNAL", 3: "CLIENT"}
+KINDS = {1: "INTERNAL", 2: "SERVER", 3: "CLIENT"}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 NO_ROUTE = "none"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MOST_CHARS = 200
+_KEY = re.compile(r"(e2b_[0-9a-f]{4})[0-9a-f]{36}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ def facts_of(scope: Mapping[str, Any], status: int, location: str, seconds: floa
         tenant=str(getattr(caller, "tenant", "")),
         key=str(getattr(caller, "key", "")),
         address=str(client[0]) if client else "",
-        target=target[:MOST_CHARS],
+        target=mask_keys(target[:MOST_CHARS]),
         status=status,
         code=str(state.get("code") or ""),
         seconds=seconds,
@@ -73,6 +75,11 @@ def _changes(method: str, tag: str, state: Mapping[str, Any]) -> bool:
     if (known := state.get("changes")) is not None:
         return bool(known)
     return method not in ("GET", "HEAD", "OPTIONS") or tag == "files"
+
+
+def mask_keys(text: str) -> str:
+    """Return the text with what looks like a key cut off: somebody may send one in the place of an id."""
+    return _KEY.sub(r"\1…", text)
 
 
 def note(scope: MutableMapping[str, Any], **known: Any) -> None:

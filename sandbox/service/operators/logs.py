@@ -22,6 +22,8 @@ from typing import IO, Any, Literal
 from sandbox.errors import SandboxError
 from sandbox.service.clock import iso
 
+from .facts import mask_keys
+
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 # Lines that wait for a reader of standard error; what comes then is dropped, and counted in a line of its own.
@@ -30,7 +32,6 @@ CLOSE_SECONDS = 2.0
 MOST_CHARS = 2000
 # The request on whose behalf something is logged; tasks that it starts keep it.
 current_request: ContextVar[Mapping[str, Any] | None] = ContextVar("current_request", default=None)
-_KEY = re.compile(r"(e2b_[0-9a-f]{4})[0-9a-f]{36}")
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
 # Exceptions whose messages are of the system or our own. Those of others, such as of a validation, may quote a body.
 _KNOWN = (OSError, sqlite3.Error, SandboxError)
@@ -52,7 +53,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        return _masked(json.dumps(_data(record, self._with_messages), default=str))
+        return mask_keys(json.dumps(_data(record, self._with_messages), default=str))
 
 
 class TextFormatter(JsonFormatter):
@@ -64,7 +65,7 @@ class TextFormatter(JsonFormatter):
         at, level, message = (data.pop(name) for name in ("at", "level", "message"))
         data.pop("logger", None)
         words = [at, f"{level.upper():7}", json.dumps(message)[1:-1], *(f"{name}={_shown(each)}" for name, each in data.items())]
-        return _masked(" ".join(words))
+        return mask_keys(" ".join(words))
 
 
 def _data(record: logging.LogRecord, with_messages: bool) -> dict[str, Any]:
@@ -96,10 +97,6 @@ def _of_error(error: BaseException, with_messages: bool) -> dict[str, Any]:
 def _shown(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
-
-
-def _masked(line: str) -> str:
-    return _KEY.sub(r"\1…", line)
 
 
 class LineHandler(logging.Handler):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .logs import log_event
 from .metrics import CONTENT_TYPE, Metrics
+
+log = logging.getLogger(__name__)
 
 # A monitor asks every few seconds; others wait.
 MOST_AT_ONCE = 16
@@ -37,6 +41,9 @@ class MetricsListener:
 
     def begin(self) -> None:
         """Answer from now on."""
+        host, port = self._listener.getsockname()[:2]
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+        log_event(log, logging.INFO, "numbers for Prometheus need no key here", url=url)
         self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
 
     async def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 import sqlite3
 import tarfile
@@ -136,7 +137,8 @@ def _reconcile(connection: sqlite3.Connection, made_at: str, *, remove_unknown: 
 
 def _put_in_place(folder: Path, place: Path) -> Path | None:
     """Replace what is in the folder; return where that is now, or None if there was nothing."""
-    aside = folder / f"before-restore-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    now_text = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    aside = folder / f"before-restore-{now_text}-{secrets.token_hex(2)}"
     moved = [name for name in (STORE, *KEY_FILES) if (folder / name).exists() and (place / name).exists()]
     logs = [name for name in (f"{STORE}-wal", f"{STORE}-shm") if (folder / name).exists()]
     if moved or logs:
