@@ -32,8 +32,7 @@ from sandbox import DockerEnvironment
 from sandbox.client.environment import RemoteEnvironment
 from sandbox.docker.kept.labels import SERVICE_LABEL
 from sandbox.service.keys import Keys, Scope
-from sandbox.service.server import STORE
-from sandbox.service.store.database import Database
+from sandbox.service.store.database import STORE, Database
 
 SIZE = 64 * MIB
 POOL = 4

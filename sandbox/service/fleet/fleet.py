@@ -66,7 +66,6 @@ class Fleet:
         self.settings, self.database, self.broadcast = settings, database, broadcast
         self._live: dict[str, LiveSandbox] = {}
         self.watching = Watching()
-        self._id = ""
         self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
         self._transfers = ThreadPoolExecutor(MOST_TRANSFERS, thread_name_prefix="gamebox-transfer")
         self._spills = SpillRoom(settings.data / "output")
@@ -83,7 +82,7 @@ class Fleet:
 
     async def load(self) -> None:
         """Read the sandboxes from the store, and attach to those that run in the background."""
-        self._id = await self.database.call(service_id)
+        self.pools.service_id = await self.database.call(service_id)
         remove_unknown(self.settings.data, await self.database.call(all_files))
         for record in await self.database.call(rows.every):
             self._live[record.id] = live = self._make(record)
@@ -218,7 +217,7 @@ class Fleet:
         if (first := await self.pools.hand_out(made, begin)) is not None:
             return answer_of_first(first, digest, key or "")
         for each in made:
-            engine.mark(each.environment, self._id)
+            engine.mark(each.environment, self.pools.service_id)
             self._live[each.record.id] = self._make(each.record)
         return None
 

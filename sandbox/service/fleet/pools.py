@@ -54,6 +54,7 @@ class Pools:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._database, self._in_engine, self._spawn = database, in_engine, spawn
+        self.service_id = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._beginners = ThreadPoolExecutor(BEGINNERS, thread_name_prefix="gamebox-begin")
         self._standbys = [
@@ -92,6 +93,7 @@ class Pools:
         def make() -> DockerEnvironment:
             """Write the name down, and return what has it. Called in a thread of the pool's own."""
             environment, ident = engine.prepared(spec, {}, None)
+            engine.mark(environment, self.service_id)
             if (loop := self._loop) is None:
                 raise SandboxUnavailableError("closed", "The service ends.")
             asyncio.run_coroutine_threadsafe(self._note(ident), loop).result(NOTE_SECONDS)
@@ -173,6 +175,7 @@ class Pools:
                 raise
             spec = SandboxSpec.from_data(new.record.spec)
             environment, ident = engine.prepared(spec, new.record.env, new.environment.ceiling)
+            engine.mark(environment, self.service_id)
             record = replace(new.record, ident=ident)
             await self._database.call(lambda connection: sandbox_rows.update(connection, record))
             made[0] = NewSandbox(record, environment)

@@ -45,6 +45,8 @@ def restore_backup(folder: Path, file: Path, *, remove_unknown: bool = False) ->
         lines = [f"restored the backup of {made_at}: keys that were revoked since then are valid again"]
         with closing(opened(place / STORE)) as connection:
             _forget_missing_checkpoints(connection, folder, place)
+            # What stood by when the backup was made may be somebody's sandbox since then: it is none to remove as a matter of course.
+            connection.execute("DELETE FROM members")
             lines += _reconcile(connection, made_at, remove_unknown=remove_unknown)
             connection.execute("PRAGMA journal_mode = DELETE")
         aside = _put_in_place(folder, place)

@@ -56,8 +56,9 @@ def lines(service: ServiceProcess) -> list[dict[str, Any]]:
 
 
 def logged(service: ServiceProcess, request_id: str) -> dict[str, Any]:
-    (line,) = eventually(lambda: [each for each in lines(service) if each.get("request_id") == request_id]) or [{}]
-    return line
+    found = eventually(lambda: [each for each in lines(service) if each.get("request_id") == request_id])
+    assert len(found) == 1
+    return dict(found[0])
 
 
 def audited(api: Api, **wanted: str) -> list[dict[str, Any]]:
@@ -132,8 +133,8 @@ def test_a_trace_goes_on_from_the_client_to_the_operation(
     service: ServiceProcess, sandbox: str, collector: Collector
 ) -> None:
     tracer = TracerProvider(shutdown_on_exit=False).get_tracer("tests")
-    env = RemoteEnvironment.attach(sandbox, url=service.url, api_key=service.key)
-    with tracer.start_as_current_span("of the client") as span:
+    attached = RemoteEnvironment.attach(sandbox, url=service.url, api_key=service.key)
+    with attached as env, tracer.start_as_current_span("of the client") as span:
         env.run("exit 3")
     trace = format(span.get_span_context().trace_id, "032x")
     assert eventually(lambda: any(each.name == "run" and each.trace_id == trace for each in collector.spans))
