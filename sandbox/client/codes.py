@@ -16,6 +16,7 @@ class ProblemCode(StrEnum):
     method_not_allowed = "method_not_allowed"
     unknown_operation = "unknown_operation"
     key_not_found = "key_not_found"
+    secret_not_found = "secret_not_found"  # noqa: S105
     request_not_found = "request_not_found"
     request_id_reused = "request_id_reused"
     idempotency_key_reused = "idempotency_key_reused"

@@ -43,6 +43,7 @@ from .routes import (
     operations,
     ports,
     sandboxes,
+    secrets,
     terminals,
     tunnels,
 )
@@ -100,6 +101,7 @@ def make_app(house: House) -> FastAPI:
         openapi,
         audit,
         keys,
+        secrets,
         sandboxes,
         events,
         files,

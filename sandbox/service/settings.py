@@ -18,6 +18,7 @@ from pydantic_settings import (
 
 from sandbox.errors import SandboxError, configuration_error
 from sandbox.network.ceiling import Ceiling
+from sandbox.packages.cache import PackageCache
 
 from .http.hosts import check_origins
 
@@ -85,6 +86,11 @@ class Settings(BaseSettings):
     closed_hosts: Words = Field((), description="Hosts, addresses and ports that no tenant may reach, as in *:25.")
     pool: int = Field(0, ge=0, le=64, description="Sandboxes to keep ready for creations that ask for nothing special.")
     pools: tuple[PoolSettings, ...] = Field((), max_length=16, description="Further ones to keep ready, by what is asked.")
+    cache_pypi: str | None = Field(None, repr=False, description="Python index of the package cache; may have a password.")
+    cache_npm: str | None = Field(None, repr=False, description="npm registry of the package cache; may have a password.")
+    cache_bytes: int = Field(10 << 30, ge=1 << 20, description="Largest size of the package cache.")
+    cache_private_hosts: Words = Field((), description="Hosts without public addresses that packages may come from.")
+    cache_ca_bundle: Path | None = Field(None, description="Certificates to trust besides, for the package cache, in PEM.")
     stop_all: bool = Field(False, description="End all sandboxes when the service ends.")
     drain: bool = Field(False, description="Create no more sandboxes, and end when those that are there have ended.")
     log_format: Literal["text", "json"] = Field("text", description="How the log is written to standard error.")
@@ -110,7 +116,8 @@ class Settings(BaseSettings):
     @classmethod
     def _split_lists(cls, values: dict[str, Any]) -> dict[str, Any]:
         lists = ("behind_proxy", "images", "profiles", "allowed_hosts", "allowed_origins", "open_networks", "closed_hosts")
-        return {name: _split(value) if name in lists else value for name, value in values.items()}
+        known = {*lists, "cache_private_hosts"}
+        return {name: _split(value) if name in known else value for name, value in values.items()}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -118,6 +125,7 @@ class Settings(BaseSettings):
             ip_network(network)  # raises ValueError
         try:
             Ceiling.public(*self.open_networks, denied=self.closed_hosts)
+            self.package_cache()
         except SandboxError as error:
             raise ValueError(f"{error.message} {error.hint}") from error
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -133,6 +141,19 @@ class Settings(BaseSettings):
             raise ValueError("time_to_live_seconds is more than most_time_to_live_seconds")
         check_origins(self.domain, (*self.allowed_hosts, self.host))
         return self
+
+    def package_cache(self) -> PackageCache | None:
+        """Return the package cache of the sandboxes that ask for it; None if no index is set. Raises SandboxError."""
+        if not self.cache_pypi and not self.cache_npm:
+            return None
+        return PackageCache(
+            self.data / "packages",
+            pypi=self.cache_pypi or "",
+            npm=self.cache_npm or "",
+            max_bytes=self.cache_bytes,
+            ca_bundle=self.cache_ca_bundle,
+            private_hosts=self.cache_private_hosts,
+        )
 
     @property
     def is_loopback(self) -> bool:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import ErrorCode
-from sandbox.network.ceiling import Ceiling
 from sandbox.service.clock import now
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.store.requests import Creation
 from sandbox.service.store.sandboxes import SandboxRecord
 
 from . import engine
+from .provision import Provision
 
 if TYPE_CHECKING:
     from .pools import Taken
@@ -31,6 +31,7 @@ class NewSandbox:
 
     record: SandboxRecord
     environment: DockerEnvironment
+    provision: Provision
     taken: Taken | None = None
     """What stands by for it in a pool; its container is then that one's."""
 
@@ -38,18 +39,18 @@ class NewSandbox:
 def new_sandbox(
     tenant: str,
     spec: SandboxSpec,
-    env: Mapping[str, str],
+    provision: Provision,
     metadata: Mapping[str, str],
     life_seconds: float,
-    ceiling: Ceiling,
 ) -> NewSandbox:
     """Return a sandbox of the tenant that lives so long. Raises SandboxError for a spec that cannot be fulfilled, or may not be."""
-    ceiling.check(spec.network)
+    provision.check(spec)
     spec = replace(spec, limits=replace(spec.limits, lifetime_seconds=life_seconds))
-    environment, ident = engine.prepared(spec, env, ceiling)
+    environment, ident = engine.prepared(spec, provision)
     at = now()
+    name = new_id()
     record = SandboxRecord(
-        id=new_id(),
+        id=name,
         tenant=tenant,
         ident=ident,
         state="creating",
@@ -58,9 +59,10 @@ def new_sandbox(
         time_to_live_seconds=life_seconds,
         metadata=dict(metadata),
         spec=spec.to_data(),
-        env=dict(env),
+        options=dict(provision.options),
+        sealed=provision.sealed_for(tenant, name),
     )
-    return NewSandbox(record, environment)
+    return NewSandbox(record, environment, provision)
 
 
 class Turns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sandbox.docker.container import removal
@@ -12,20 +12,22 @@ from sandbox.docker.engine.client import connect
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.kept import inventory, kept, owners
 from sandbox.docker.kept.labels import SERVICE_LABEL
-from sandbox.docker.spec import HostParts, SandboxSpec
+from sandbox.docker.spec import SandboxSpec
 from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError, SandboxUnavailableError
-from sandbox.network.ceiling import Ceiling
 from sandbox.state.fork import fork as start_forks
+
+from .provision import Provision
 
 log = logging.getLogger(__name__)
 
 
-def prepared(spec: SandboxSpec, env: Mapping[str, str], ceiling: Ceiling | None) -> tuple[DockerEnvironment, str]:
+def prepared(spec: SandboxSpec, provision: Provision) -> tuple[DockerEnvironment, str]:
     """Return the environment for a new sandbox, not started, and the name of the container it will have. Raises SandboxError."""
-    made = DockerEnvironment.from_spec(spec, HostParts({"env": dict(env)} if env else {}))
+    made = DockerEnvironment.from_spec(spec, provision.parts(spec))
     made.backend.labels = {SERVICE_LABEL: "1"}
-    made.ceiling = ceiling
+    made.ceiling = provision.ceiling
+    provision.give_secrets(made)
     return made, made.backend.name
 
 
@@ -34,12 +36,20 @@ def mark(environment: DockerEnvironment, service: str) -> None:
     environment.backend.labels = {SERVICE_LABEL: service}
 
 
-def attached(ident: str, spec: SandboxSpec, ceiling: Ceiling) -> DockerEnvironment:
+def attached(ident: str, spec: SandboxSpec, provision: Provision) -> DockerEnvironment:
     """Return the environment of a sandbox that runs, made by this service or the one before. Raises SandboxError."""
     found = kept.find(connect(), ident)
     # Its labels are as old as its container, which a pool may have made before anybody asked for it.
     found = replace(found, spec=replace(found.spec, limits=spec.limits))
-    return DockerEnvironment.attach_kept(found, network=spec.network, ceiling=ceiling)
+    made = DockerEnvironment.attach_kept(
+        found,
+        network=spec.network,
+        services=provision.services(spec),
+        cache=provision.cache,
+        ceiling=provision.ceiling,
+    )
+    provision.give_secrets(made)
+    return made
 
 
 def fork(source: Environment, made: Sequence[DockerEnvironment], checkpoint: str | None) -> None:

@@ -33,6 +33,7 @@ from .checkpoints import Checkpoints, all_files, remove_unknown
 from .creating import NewSandbox, Turns, answer_of_first, new_sandbox
 from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
 from .pools import Pools
+from .provision import Provisions
 from .reconciling import ALIVE, Reconciling
 from .sandbox_data import sandbox_data
 from .spill import SpillRoom
@@ -77,6 +78,7 @@ class Fleet:
         self._reconciling = Reconciling(lambda: self._all(over=False), lambda: self._in_engine(engine.states), self._settle)
         self._tidied = time.monotonic()
         self.ceilings = Ceilings(settings)
+        self.provisions = Provisions(settings, database, self.ceilings)
 
     # Start and end
 
@@ -164,7 +166,7 @@ class Fleet:
         Raises Problem, SandboxError. It is created even if the caller does not wait for it.
         """
         spec, life = body.spec(self.settings), body.life_seconds(self.settings)
-        new = new_sandbox(tenant, spec, body.env, body.metadata, life, self.ceilings.of(tenant))
+        new = new_sandbox(tenant, spec, await self.provisions.for_new(tenant, body), body.metadata, life)
         made = [self.pools.take(new, spec)]
         if (first := await self._begin(tenant, made, key, digest)) is not None:
             return first
@@ -187,8 +189,8 @@ class Fleet:
         record, spec = live.record, live.spec
         life = checked_life(body.time_to_live_seconds or record.time_to_live_seconds, self.settings)
         metadata = record.metadata if body.metadata is None else body.metadata
-        ceiling = self.ceilings.of(record.tenant)
-        made = [new_sandbox(record.tenant, spec, record.env, metadata, life, ceiling) for _ in range(body.count)]
+        provision = self.provisions.of(record)
+        made = [new_sandbox(record.tenant, spec, provision, metadata, life) for _ in range(body.count)]
         if (first := await self._begin(record.tenant, made, key, digest)) is not None:
             return first
 
@@ -284,9 +286,10 @@ class Fleet:
             if live.release is not None:
                 live.release()
                 live.release = None
-            record, ceiling = live.record, self.ceilings.of(live.record.tenant)
+            record = live.record
             try:
-                found = await self._in_engine(lambda: engine.attached(record.ident, live.spec, ceiling))
+                provision = self.provisions.of(record)
+                found = await self._in_engine(lambda: engine.attached(record.ident, live.spec, provision))
             except SandboxError as error:
                 if error.code is ErrorCode.sandbox_not_found:
                     await self.lose(live, ended(live.record))

@@ -31,6 +31,7 @@ from sandbox.standby import Member, Standby
 
 from . import engine
 from .creating import NewSandbox
+from .provision import NOTHING
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class Pools:
     def _maker(self, spec: SandboxSpec) -> Callable[[], DockerEnvironment]:
         def make() -> DockerEnvironment:
             """Write the name down, and return what has it. Called in a thread of the pool's own."""
-            environment, ident = engine.prepared(spec, {}, None)
+            environment, ident = engine.prepared(spec, NOTHING)
             engine.mark(environment, self.service_id)
             if (loop := self._loop) is None:
                 raise SandboxUnavailableError("closed", "The service ends.")
@@ -127,11 +128,13 @@ class Pools:
         """Return the sandbox in the container of a member, if one of that spec is ready."""
         wanted = _of_container(spec)
         standby = next((standby for known, standby in self._standbys if known == wanted), None)
-        member = None if standby is None or spec.network.mode == "bridge" else standby.take()
+        # A member knows no name of a package cache.
+        fits = spec.network.mode != "bridge" and new.provision.cache is None
+        member = standby.take() if standby is not None and fits else None
         if standby is None or member is None:
             return new
         record = replace(new.record, ident=member.environment.backend.name)
-        return NewSandbox(record, new.environment, Taken(standby, member))
+        return replace(new, record=record, taken=Taken(standby, member))
 
     async def hand_out(self, made: Sequence[NewSandbox], write: Callable[[sqlite3.Connection], Any]) -> Any:
         """Return what ``write(connection)`` returns: members become sandboxes in its transaction, or go back if it is not None."""
@@ -174,11 +177,11 @@ class Pools:
             if not await self._in_engine(lambda: engine.remove(new.record.ident)):
                 raise
             spec = SandboxSpec.from_data(new.record.spec)
-            environment, ident = engine.prepared(spec, new.record.env, new.environment.ceiling)
+            environment, ident = engine.prepared(spec, new.provision)
             engine.mark(environment, self.service_id)
             record = replace(new.record, ident=ident)
             await self._database.call(lambda connection: sandbox_rows.update(connection, record))
-            made[0] = NewSandbox(record, environment)
+            made[0] = NewSandbox(record, environment, new.provision)
             return False
         return True
 
@@ -206,7 +209,7 @@ def specs(settings: Settings) -> list[tuple[SandboxSpec, int]]:
     for each in asked:
         try:
             spec = _of_container(read_body(CreateSandbox, json.dumps(each.fields()).encode()).spec(settings))
-            engine.prepared(spec, {}, None)  # refuses what a sandbox would be refused for, and starts nothing
+            engine.prepared(spec, NOTHING)  # refuses what a sandbox would be refused for, and starts nothing
         except (Problem, SandboxError) as error:
             words = error.detail if isinstance(error, Problem) else error.message
             raise configuration_error(f"A pool of {each.image!r} cannot be kept: {words}", "Correct the setting pools.") from error

@@ -28,7 +28,20 @@ def sandbox_data(record: SandboxRecord) -> dict[str, Any]:
         "time_to_live_seconds": record.time_to_live_seconds,
         "metadata": dict(record.metadata),
         **_of_spec(json.dumps(record.spec, sort_keys=True)),
+        "secrets": dict(record.options.get("secrets", {})),
+        "cache": bool(record.options.get("cache")),
         "description": dict(record.description),
+    }
+
+
+def _service_data(service: Any) -> dict[str, Any]:
+    """Return what is answered of a service. Of its headers with secrets that is nothing."""
+    return {
+        "name": service.name,
+        "upstream": service.upstream,
+        "methods": list(service.methods),
+        "paths": list(service.paths),
+        "plain_headers": dict(service.plain_headers),
     }
 
 
@@ -47,4 +60,5 @@ def _of_spec(data: str) -> dict[str, Any]:
             "denied": [rule.text for rule in spec.network.denied],
         },
         "env": list(spec.env),
+        "services": [_service_data(service) for _, service in spec.services],
     }

@@ -9,16 +9,19 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
 from sandbox.operations import OPERATIONS
 from sandbox.service.settings import Settings
+from sandbox.text.masking import LEAST_CHARS
 
 from .json_text import read_json
 from .problems import Problem, ProblemCode
 
 B = TypeVar("B", bound=BaseModel)
+# Of a tenant. It stands in a path.
+SECRET_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # noqa: S105
 # Limits that cost the sandbox alone. What it costs the host that a checkpoint is kept is bounded by the service.
 LIMITS = (
     "memory_bytes",
@@ -56,6 +59,9 @@ Metadata = Annotated[
     Field(max_length=32, description="Texts to find the sandbox by."),
 ]
 Rules = Annotated[tuple[Annotated[str, Field(max_length=300)], ...], Field(max_length=256)]
+SecretName = Annotated[str, Field(pattern=f"^{SECRET_NAME}$")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+HeaderName = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class Body(BaseModel):
@@ -76,6 +82,36 @@ class NetworkBody(Body):
         return {"mode": self.mode, "rules": list(self.rules), "denied": list(self.denied)}
 
 
+class SecretVariable(Body):
+    """A variable whose value is a secret of the tenant; with ``always`` false only commands that ask for it have it."""
+
+    secret: SecretName
+    always: bool = True
+
+
+class SecretHeader(Body):
+    """A header whose value is a secret of the tenant behind ``prefix``, as in "Bearer "."""
+
+    secret: SecretName
+    prefix: str = Field("", max_length=100)
+
+
+class ServiceBody(Body):
+    """An upstream that the sandbox reaches as http://NAME.internal/, with headers that it never sees."""
+
+    name: str = Field(min_length=1, max_length=63, description="Name in the sandbox.")
+    upstream: str = Field(min_length=1, max_length=2000, description="URL of a public server.")
+    headers: dict[HeaderName, SecretHeader] = Field(default_factory=dict, max_length=16, description="Headers with secrets.")
+    plain_headers: dict[HeaderName, Annotated[str, Field(max_length=4096)]] = Field(default_factory=dict, max_length=16)
+    methods: tuple[Annotated[str, Field(max_length=32)], ...] = Field((), max_length=16, description="Methods that are open.")
+    paths: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=64, description="Paths that are open.")
+
+    def data(self) -> dict[str, Any]:
+        """Return it as ``SandboxSpec`` has it."""
+        given = {"methods": list(self.methods), "paths": list(self.paths), "plain_headers": dict(self.plain_headers)}
+        return {"kind": "Service", "name": self.name, "upstream": self.upstream, **given}
+
+
 class CreateSandbox(Body):
     """A sandbox that is asked for."""
 
@@ -91,6 +127,11 @@ class CreateSandbox(Body):
     time_to_live_seconds: float | None = Field(None, gt=0, description="Time after which the sandbox ends.")
     idle_seconds: float | None = Field(None, gt=0, description="Idle time after which the sandbox ends.")
     metadata: Metadata = Field(default_factory=dict)
+    secrets: dict[VariableName, SecretName | SecretVariable] = Field(
+        default_factory=dict, max_length=64, description="Variables whose values are secrets of the tenant, by their names."
+    )
+    services: tuple[ServiceBody, ...] = Field((), max_length=16, description="Upstreams that the host asks with credentials.")
+    cache: bool = Field(False, description="Let pip, uv and npm install from the package cache of the operator.")
 
     def spec(self, settings: Settings) -> SandboxSpec:
         """Return what it asks for as the core takes it. Raises SandboxError, and Problem for what the operator forbids."""
@@ -98,6 +139,12 @@ class CreateSandbox(Body):
             raise _forbidden(f"The image {self.image!r}", f"Use one of {', '.join(settings.images)}.")
         if self.profile not in settings.profiles:
             raise _forbidden(f"The profile {self.profile!r}", f"Use one of {', '.join(settings.profiles)}.")
+        if both := sorted(set(self.env) & set(self.secrets)):
+            raise Problem(
+                422, ProblemCode.invalid_body, f"env and secrets both have {both[0]!r:.80}.", "Leave one of them out."
+            )
+        if self.cache and settings.package_cache() is None:
+            raise _forbidden("The package cache", "Leave out cache: no index is set for it.")
         if unknown := sorted(set(self.limits) - set(LIMITS)):
             raise Problem(
                 422, ProblemCode.invalid_body, f"There is no limit {unknown[0]!r:.80}.", f"Use: {', '.join(LIMITS)}."
@@ -116,10 +163,26 @@ class CreateSandbox(Body):
                 "profile": self.profile,
                 "track_changes": self.track_changes,
                 "read_roots": list(self.read_roots),
+                "services": [each.data() for each in self.services],
+                "beside": [f"services.{each.name}.headers.{name}" for each in self.services for name in each.headers],
                 "keep": True,
                 "keep_seconds": settings.most_time_to_live_seconds,
             }
         )
+
+    def secret_variables(self) -> dict[str, SecretVariable]:
+        """Return the variables that are secrets, by their names."""
+        return {name: SecretVariable(secret=each) if isinstance(each, str) else each for name, each in self.secrets.items()}
+
+    def secret_names(self) -> frozenset[str]:
+        """Return the names of all secrets that it names."""
+        of_services = {header.secret for service in self.services for header in service.headers.values()}
+        return frozenset({each.secret for each in self.secret_variables().values()} | of_services)
+
+    def options(self) -> dict[str, Any]:
+        """Return what is shown of a sandbox, and is not in its spec."""
+        variables = {name: each.model_dump() for name, each in self.secret_variables().items()}
+        return {"secrets": variables, "cache": self.cache}
 
     def life_seconds(self, settings: Settings) -> float:
         """Return the time to live. Raises Problem if it is more than the operator allows."""
@@ -143,6 +206,12 @@ class ForkSandbox(Body):
     checkpoint: str | None = Field(None, max_length=64, description="Checkpoint whose files they have; else the present ones.")
     time_to_live_seconds: float | None = Field(None, gt=0, description="Time to live of each; else that of the first.")
     metadata: Metadata | None = None
+
+
+class PutSecret(Body):
+    """The value of a secret."""
+
+    value: Annotated[SecretStr, Field(min_length=LEAST_CHARS, max_length=1 << 16)]
 
 
 class CreateKey(Body):

@@ -68,6 +68,39 @@ class NetworkRules(BaseModel):
     denied: list[str]
 
 
+class Secret(BaseModel):
+    """A secret, without its value. ``version`` counts its values."""
+
+    name: str
+    created_at: datetime
+    updated_at: datetime
+    version: int
+
+
+class Secrets(BaseModel):
+    """The secrets of a tenant."""
+
+    items: list[Secret]
+    next_cursor: Cursor
+
+
+class UsedSecret(BaseModel):
+    """The secret that a variable has as its value."""
+
+    secret: str
+    always: bool
+
+
+class UsedService(BaseModel):
+    """An upstream that the host asks for a sandbox; its headers with secrets are not shown."""
+
+    name: str
+    upstream: str
+    methods: list[str]
+    paths: list[str]
+    plain_headers: dict[str, str]
+
+
 class Sandbox(BaseModel):
     """A sandbox. One that is over has ``ended_at``, ``reason`` and ``post_mortem``, and is listed for a day."""
 
@@ -86,6 +119,9 @@ class Sandbox(BaseModel):
     limits: AllLimits  # type: ignore[valid-type]
     network: NetworkRules
     env: list[str] = Field(description="Names of the variables; their values are never shown.")
+    secrets: dict[str, UsedSecret] = Field(description="Names of the variables that are secrets.")
+    services: list[UsedService]
+    cache: bool
     description: dict[str, str] = Field(description="What an agent is told of it, by section.")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sandbox.service.http.bodies import CreateKey, CreateSandbox, ForkSandbox, UpdateSandbox
+from sandbox.service.http.bodies import CreateKey, CreateSandbox, ForkSandbox, PutSecret, UpdateSandbox
 from sandbox.service.routes.files import DownloadBody
 from sandbox.service.routes.ports import ChangePort, CreateToken
 
@@ -103,6 +103,15 @@ ROUTES: dict[tuple[str, str], Described] = {
     ),
     ("GET", "/v1/keys"): Described("list_keys", {200: _json("The keys.", answers.Keys)}),
     ("DELETE", "/v1/keys/{key_id}"): Described("revoke_key", {204: _nothing("It is refused from now on.")}, problems=(404,)),
+    ("PUT", "/v1/secrets/{secret_name}"): Described(
+        "put_secret",
+        {200: _json("It has another value.", answers.Secret), 201: _json("It is new.", answers.Secret)},
+        body=PutSecret,
+        body_required=True,
+        body_example={"value": "a-value-of-8-characters-or-more"},
+    ),
+    ("GET", "/v1/secrets"): Described("list_secrets", {200: _json("The secrets.", answers.Secrets)}),
+    ("DELETE", "/v1/secrets/{secret_name}"): Described("delete_secret", {204: _nothing("It is forgotten.")}, problems=(404,)),
     ("POST", "/v1/sandboxes"): Described(
         "create_sandbox",
         {201: _json("The sandbox runs.", answers.Sandbox, "Location")},

@@ -16,6 +16,7 @@ from sandbox.client.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
 
 from .migrations import migrate
+from .sealing import Seal, open_seal
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Database:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._failing = False
         self._connection = opened(path)
+        self.seal = _seal_of(path, self._connection)
         self._thread = threading.Thread(target=self._work, name="gamebox-store", daemon=True)
         self._thread.start()
 
@@ -161,6 +163,16 @@ def opened(path: Path) -> sqlite3.Connection:
             "more, and `gamebox ls` and `gamebox rm` find them.",
         ) from error
     return connection
+
+
+def _seal_of(path: Path, connection: sqlite3.Connection) -> Seal:
+    try:
+        return open_seal(path.parent, connection)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise _unusable(error) from error
+        raise
 
 
 def _unusable(error: sqlite3.Error) -> SandboxError:

@@ -122,6 +122,21 @@ STEPS = (
     """
     ALTER TABLE checkpoints ADD COLUMN request TEXT;
     """,
+    """
+    CREATE TABLE secrets (
+        tenant TEXT NOT NULL REFERENCES tenants (id) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        sealed BLOB NOT NULL,
+        created_at REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        version INTEGER NOT NULL,
+        PRIMARY KEY (tenant, name)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE sealing (id INTEGER PRIMARY KEY CHECK (id = 1), sealed BLOB NOT NULL) STRICT;
+    ALTER TABLE sandboxes ADD COLUMN sealed BLOB NOT NULL DEFAULT x'';
+    ALTER TABLE sandboxes ADD COLUMN options TEXT NOT NULL DEFAULT '{}';
+    ALTER TABLE sandboxes DROP COLUMN env;
+    """,
 )
 
 

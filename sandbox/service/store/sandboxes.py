@@ -11,7 +11,7 @@ from typing import Any, Literal
 # A sandbox is ``lost`` if it ended without being asked to, and ``ended`` if its time was over; both are listed for a day.
 State = Literal["creating", "running", "paused", "deleting", "ended", "lost"]
 OVER: tuple[State, ...] = ("ended", "lost")
-_JSON = ("metadata", "description", "spec", "env")
+_JSON = ("metadata", "description", "spec", "options")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,8 @@ class SandboxRecord:
 
     ``reason`` is why it ended, in one word, and ``post_mortem`` in words. ``gone_at`` is when it was certain that nothing of it
     is left.
-    ``spec`` is what ``SandboxSpec.to_data`` returned, ``env`` the values of the variables that it names.
+    ``spec`` is what ``SandboxSpec.to_data`` returned, ``options`` what was asked for besides, and ``sealed`` the
+    values of variables and secrets, encrypted.
     """
 
     id: str
@@ -37,7 +38,8 @@ class SandboxRecord:
     metadata: Mapping[str, str] = field(default_factory=dict)
     description: Mapping[str, str] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sealed: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

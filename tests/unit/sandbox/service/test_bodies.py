@@ -26,8 +26,6 @@ REFUSED = {
     "keep": "all sandboxes of a service are kept",
     "keep_seconds": "that is the time to live",
     "name": "the id is its name",
-    "services": "they open the operator's network",
-    "cache": "the operator's",
     "beside": "what the host alone has",
 }
 REFUSED_LIMITS = {"lease_seconds": "the service keeps the lease", "network_questions": "nobody is asked"}
@@ -46,7 +44,7 @@ def test_every_field_of_a_spec_is_listed_or_refused() -> None:
     fields = {field.name for field in dataclasses.fields(SandboxSpec)}
     listed = set(CreateSandbox.model_fields)
     assert fields - listed == set(REFUSED)
-    assert listed - fields == {"time_to_live_seconds", "idle_seconds", "metadata"}
+    assert listed - fields == {"time_to_live_seconds", "idle_seconds", "metadata", "secrets"}
     for name in REFUSED:
         with pytest.raises(Problem) as caught:
             read_body(CreateSandbox, b'{"%s": null}' % name.encode())
@@ -101,3 +99,32 @@ def test_arguments_that_are_only_for_a_host_are_listed() -> None:
     assert {name for kind in OPERATIONS.values() for name in kind.host_only()} == {"user", "needs_session"}
     assert checked_arguments("run", {"command": "true", "user": "root"}) is None
     assert checked_arguments("export_patch", {"since": "m", "to": "/x"}) == "to"
+
+
+def test_services_and_secrets_of_a_body_are_named_and_have_no_values(settings: Settings) -> None:
+    header = {"secret": "llm-key", "prefix": "Bearer "}
+    body = asked(
+        secrets={"TOKEN": "deploy", "OTHER": {"secret": "deploy", "always": False}},
+        services=[{"name": "llm", "upstream": "https://api.example.com", "headers": {"Authorization": header}, "paths": ["/v1/*"]}],
+    )
+    spec = body.spec(settings)
+    assert spec.beside == ("services.llm.headers.Authorization",)
+    assert spec.from_data(spec.to_data()) == spec
+    assert body.secret_names() == {"deploy", "llm-key"}
+    assert {name: each.always for name, each in body.secret_variables().items()} == {"TOKEN": True, "OTHER": False}
+    with pytest.raises(Problem, match="env and secrets both have 'TOKEN'"):
+        asked(secrets={"TOKEN": "deploy"}, env={"TOKEN": "x"}).spec(settings)
+    for refused in ({"ca_bundle": "/etc/passwd"}, {"headers": {"X": "in the clear"}}, {"kind": "SideService"}):
+        with pytest.raises(Problem):
+            asked(services=[{"name": "llm", "upstream": "https://api.example.com", **refused}])
+
+
+def test_the_package_cache_is_the_operators(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(Problem) as caught:
+        asked(cache=True).spec(settings)
+    assert caught.value.code is ProblemCode.forbidden_by_operator
+    own = read_settings({"data": tmp_path, "cache_pypi": "https://user:password@index.example.com/simple/"})
+    assert asked(cache=True).spec(own).cache is None, "what is written down has no credentials"
+    assert "password" not in repr(own)
+    with pytest.raises(Problem):
+        asked(cache={"directory": "/", "pypi": "https://mine.example"})

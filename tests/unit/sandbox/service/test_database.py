@@ -24,7 +24,7 @@ from sandbox.service.store.sandboxes import SandboxRecord
 
 RECORD = SandboxRecord(
     id="abc", tenant="default", ident="gamebox-1", state="running", created_at=1.0, ends_at=2.0, time_to_live_seconds=1.0,
-    metadata={"a": "b"}, description={"sandbox": "text"}, spec={"image": "x"}, env={"K": "v"},
+    metadata={"a": "b"}, description={"sandbox": "text"}, spec={"image": "x"}, options={"cache": True}, sealed=b"\0sealed",
 )  # fmt: skip
 
 
