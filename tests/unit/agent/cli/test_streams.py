@@ -33,6 +33,7 @@ def test_bytes_come_out_as_they_were_each_on_its_stream() -> None:
     assert b"UTF-8" not in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_long_output_comes_out_whole() -> None:
     done = run("seq", "1", "3000000")
     assert done.stdout == b"".join(b"%d\n" % n for n in range(1, 3_000_001))
@@ -61,6 +62,7 @@ def test_output_beyond_what_is_kept_is_said_once_and_no_lost_file_is_named() -> 
     assert ".log" not in json.dumps(told)
 
 
+@pytest.mark.exhaustive
 def test_a_full_disk_behind_the_output() -> None:
     with open("/dev/full", "wb") as full:
         for args in (("run", "--local", "--", "echo", "hi"), ("run", "--local", "--json", "--", "true"), ("version",)):

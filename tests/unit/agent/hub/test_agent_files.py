@@ -282,6 +282,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.exhaustive
 @settings(deadline=None)
 @given(st.dictionaries(KEYS, ANYTHING, max_size=6))
 def test_whatever_the_keys_hold_a_file_is_an_agent_or_a_fault_with_its_line(keys: dict[str, Any]) -> None:

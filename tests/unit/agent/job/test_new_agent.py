@@ -47,6 +47,7 @@ def test_it_runs_by_the_command(tmp_path: Path) -> None:
     assert "28" in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_mistake_in_the_tool_fails_the_test(tmp_path: Path) -> None:
     write_agent("dates", tmp_path)
     tools = tmp_path / "dates/tools.py"

@@ -97,6 +97,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 @pytest.mark.parametrize(
     ("answer", "kind"),

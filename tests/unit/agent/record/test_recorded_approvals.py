@@ -73,6 +73,7 @@ def gone_on_with(log: EventLog, agent: Agent) -> AgentRun:
         return resume(agent, writer)
 
 
+@pytest.mark.exhaustive
 def test_every_action_of_a_tree_put_off_and_approved_after_a_restart(log: EventLog, sandbox: LocalEnvironment) -> None:
     """Eight commands of three agents: each pauses all, is asked about once more, and carried out once."""
     outcome = execute_recorded(tree(sandbox, **approving(Asked())), "go", log, run="r")

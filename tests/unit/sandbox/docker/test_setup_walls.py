@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import grimp
+import pytest
 
 from sandbox.docker.images.recipes import bundled_files
 
@@ -32,6 +33,7 @@ def test_the_guest_imports_only_itself_the_standard_library_and_what_travels_wit
     assert imported - guest - sys.stdlib_module_names - others - travelling == set()
 
 
+@pytest.mark.exhaustive
 def test_nothing_of_the_library_reaches_the_installation_of_an_engine() -> None:
     """An import inside a function counts as well: only the command ``gamebox setup`` installs programs."""
     done = subprocess.run([sys.executable, "-c", EVERYTHING_PUBLIC], capture_output=True, text=True, check=True)

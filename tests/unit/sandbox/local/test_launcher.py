@@ -47,6 +47,7 @@ def test_a_relative_cache_is_not_looked_up_in_the_current_folder(tmp_path: Path,
     assert launcher.find_launcher().is_relative_to(tmp_path / "home/.cache/gamebox")
 
 
+@pytest.mark.exhaustive
 def test_another_source_is_another_program(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = launcher.find_launcher()
     source = tmp_path / "launcher.c"
@@ -55,6 +56,7 @@ def test_another_source_is_another_program(cache: Path, tmp_path: Path, monkeypa
     assert launcher.find_launcher() != first
 
 
+@pytest.mark.exhaustive
 def test_a_program_that_others_can_write_is_made_again(cache: Path) -> None:
     path = launcher.find_launcher()
     path.write_bytes(b"#!/bin/sh\n")

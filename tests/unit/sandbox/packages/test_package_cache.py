@@ -265,6 +265,7 @@ def test_what_a_dead_process_left_is_thrown_away(upstream: Upstream, tmp_path: P
     assert kept(tmp_path, "incoming") == []
 
 
+@pytest.mark.exhaustive
 def test_large_files_are_not_held_in_memory(upstream: Upstream, tmp_path: Path) -> None:
     content = bytes(48 << 20)
     upstream.files[f"/f/{NAME}"] = content
@@ -477,6 +478,7 @@ def leading_to(upstream: Upstream, url: str) -> None:
     upstream.files["/simple/small/"] = f'<a href="{url}#sha256={SHA256}">{NAME}</a>'.encode()
 
 
+@pytest.mark.exhaustive
 def test_b14_a_page_cannot_lead_to_addresses_of_the_host(upstream: Upstream, elsewhere: Upstream, tmp_path: Path) -> None:
     port = elsewhere.url.rpartition(":")[2]
     hosts = [f"{host}:{port}" for host in ("127.0.0.1", "localhost", "2130706433", "[::1]", "[::ffff:127.0.0.1]")]

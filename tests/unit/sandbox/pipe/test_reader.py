@@ -195,6 +195,7 @@ def test_who_closes_a_pipe_goes_on_as_soon_as_its_reader_has_ended_it() -> None:
         assert reading.over
 
 
+@pytest.mark.exhaustive
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 23, 24, 500, 20_000, wire.MAX_PAYLOAD]), min_size=1, max_size=6),
     steps=st.lists(st.integers(1, 40_000), min_size=1, max_size=5),

@@ -102,6 +102,7 @@ def test_that_fails():
     result.stdout.no_fnmatch_line("*post-mortem*")
 
 
+@pytest.mark.exhaustive
 def test_a_fixture_may_extend_ours_and_its_markers_are_checked(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
 import pytest
@@ -241,6 +242,7 @@ def test_a(sandbox): pass
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
+@pytest.mark.exhaustive
 def test_a_failure_in_the_tear_down_tells_what_was_asked(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
 import pytest

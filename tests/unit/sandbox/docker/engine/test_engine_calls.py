@@ -85,6 +85,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Server]
         thread.join()
 
 
+@pytest.mark.exhaustive
 def test_a_crowd_of_threads_shares_few_connections(served: _Server) -> None:
     """One start in 320 failed with "'NoneType' object has no attribute 'qsize'" (trials, D16): docker-py closed a pool in use."""
     api = engine.connect().api
