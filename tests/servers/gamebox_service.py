@@ -16,10 +16,13 @@ STOP_SECONDS = 60
 
 
 class ServiceProcess:
-    """A service with its data in ``folder``; ``start`` it again after ``kill`` or ``stop`` on the same port."""
+    """A service with its data in ``folder``; ``start`` it again after ``kill`` or ``stop`` on the same port.
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.folder, self._options = folder, options
+    ``program`` is Python that is run in the place of the command.
+    """
+
+    def __init__(self, folder: Path, *options: str, program: str | None = None) -> None:
+        self.folder, self._options, self._program = folder, options, program
         self.port = 0
         self.process: subprocess.Popen[str] | None = None
 
@@ -35,8 +38,10 @@ class ServiceProcess:
 
     def start(self) -> ServiceProcess:
         """Start it; return when it takes requests."""
-        program = str(Path(sys.executable).with_name("gamebox"))
-        command = [program, "serve", "--port", str(self.port), "--data", str(self.folder)]
+        command = [str(Path(sys.executable).with_name("gamebox"))]
+        if self._program is not None:
+            command = [sys.executable, "-c", self._program]
+        command += ["serve", "--port", str(self.port), "--data", str(self.folder)]
         with (self.folder.parent / "service.log").open("a") as log:
             self.process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None

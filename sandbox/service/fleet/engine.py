@@ -10,7 +10,7 @@ from dataclasses import replace
 from sandbox.docker.container import removal
 from sandbox.docker.engine.client import connect
 from sandbox.docker.environment import DockerEnvironment
-from sandbox.docker.kept import inventory, kept, owners
+from sandbox.docker.kept import inventory, kept, orphans, owners
 from sandbox.docker.kept.labels import SERVICE_LABEL
 from sandbox.docker.spec import SandboxSpec
 from sandbox.environment.base import Environment
@@ -80,7 +80,11 @@ def claim(ident: str) -> Callable[[], None]:
 
 
 def states() -> dict[str, str]:
-    """Return the states of the engine's sandboxes by the names of their containers. Raises SandboxError."""
+    """Return the states of the engine's sandboxes by the names of their containers, and remove what it left of ended ones.
+
+    Raises SandboxError.
+    """
+    orphans.sweep(connect())  # at most once a minute
     return {each.ident: each.status for each in listed()}
 
 

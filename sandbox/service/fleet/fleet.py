@@ -86,7 +86,7 @@ class Fleet:
         """Read the sandboxes from the store, and attach to those that run in the background."""
         self.pools.service_id = await self.database.call(service_id)
         remove_unknown(self.settings.data, await self.database.call(all_files))
-        for record in await self.database.call(rows.every):
+        for record in await self.database.call(_begun_anew):
             self._live[record.id] = live = self._make(record)
             if record.state in ("creating", "deleting"):
                 self._spawn(self._finish_delete(live))
@@ -521,3 +521,12 @@ def _forget_old(at: float) -> Callable[[Any], None]:
         rows.forget_events(connection, at - REMEMBERED_SECONDS)
 
     return forget
+
+
+def _begun_anew(connection: Any) -> list[SandboxRecord]:
+    """Return all sandboxes. Whoever asks for one again that was being created has another one made, while this is removed."""
+    found = rows.every(connection)
+    for record in found:
+        if record.state == "creating":
+            request_rows.undo_creation(connection, record.id)
+    return found

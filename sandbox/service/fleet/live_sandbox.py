@@ -189,7 +189,11 @@ class LiveSandbox:
         answering = asyncio.ensure_future(answer)
         with contextlib.suppress(SandboxError):
             await refill(await self.ready(), request.id, request.output, answering.done)
-        return await answering
+        known = await answering
+        total = getattr(known.result, "output_bytes", 0)
+        if request.output.end < total:  # it is not to be had from the sandbox
+            request.output.skip_to(total)
+        return known
 
     def _worded(self, answer: Envelope[Any]) -> Envelope[Any]:
         """Have an answer speak of the time to live, which may not be what the sandbox was started with."""

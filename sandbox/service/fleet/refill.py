@@ -31,7 +31,7 @@ async def refill(environment: AsyncEnvironment, request_id: str, output: OutputL
         except SandboxError:  # the run is answered so, too
             return
         if not logs.ok:
-            if answered or logs.code is not ErrorCode.invalid_arguments:
+            if answered or logs.code is not ErrorCode.unknown_command:
                 return
             await asyncio.sleep(LOOK_SECONDS)  # it was not started yet
             continue
