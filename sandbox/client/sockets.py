@@ -50,7 +50,8 @@ def connect(service: Service, path: str) -> ClientConnection:
     from websockets.sync.client import connect as open_connection
 
     try:
-        made: ClientConnection = open_connection(address(service, path), **options(service))
+        # Versions from 17.1 on want a context manager; its end is to close the connection, which the caller does.
+        made: ClientConnection = open_connection(address(service, path), **options(service)).__enter__()
         return made
     except InvalidStatus as error:
         answer = httpx.Response(error.response.status_code, content=bytes(error.response.body or b""))
