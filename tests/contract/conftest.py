@@ -23,7 +23,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for backend in BACKENDS:
         if needed <= backend.capabilities:
             marks = [pytest.mark.xdist_group(f"contract-{backend.name}")]
-            if backend.name == "docker":
+            if backend.needs_engine:
                 marks.append(pytest.mark.engine)
             params.append(pytest.param(backend, marks=marks, id=backend.name))
     assert params, f"no environment has {needed}"
