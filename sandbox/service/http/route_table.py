@@ -6,19 +6,24 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIWebSocketRoute
 
 OPERATION_PATH = "/v1/sandboxes/{sandbox_id}/{operation}"
 
 
 def routes_of(app: FastAPI) -> Iterator[APIRoute]:
-    """Yield the routes, in the order in which they are tried."""
+    """Yield the routes of requests, in the order in which they are tried."""
+    return (route for route in all_routes(app) if isinstance(route, APIRoute))
+
+
+def all_routes(app: FastAPI) -> Iterator[APIRoute | APIWebSocketRoute]:
+    """Yield the routes of requests and of WebSockets."""
     return _flat(app.routes)
 
 
-def _flat(routes: Iterable[Any]) -> Iterator[APIRoute]:
+def _flat(routes: Iterable[Any]) -> Iterator[APIRoute | APIWebSocketRoute]:
     for route in routes:
-        if isinstance(route, APIRoute):
+        if isinstance(route, APIRoute | APIWebSocketRoute):
             yield route
         else:  # what a router was included as
             yield from _flat(getattr(getattr(route, "original_router", route), "routes", ()))

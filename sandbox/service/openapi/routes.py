@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sandbox.service.http.bodies import CreateKey, CreateSandbox, ForkSandbox, PutSecret, UpdateSandbox
@@ -38,6 +39,7 @@ _PATH = Parameter(
     required=True,
     example="notes.txt",
 )
+_CHECKPOINT = Parameter("id", {"type": "string"}, "Id of a checkpoint.", required=True, example="before")
 _STATE_EVENT = 'id: 17\nevent: state\ndata: {"sandbox_id": "bu46nc11swe3k7q516ne", "state": "paused", "reason": null}\n\n'
 EVENT_STREAM: Mapping[str, Any] = {
     "type": "string",
@@ -223,6 +225,20 @@ ROUTES: dict[tuple[str, str], Described] = {
         body_required=True,
         body_example={"path": "notes.txt"},
         problems=(404,),
+    ),
+    ("GET", f"{SANDBOX}/checkpoints"): Described(
+        "get_checkpoint",
+        {200: Answer("The checkpoint, which PUT takes.", {TAR: None}, ("Content-Disposition",))},
+        parameters=(_CHECKPOINT,),
+        problems=(404, *_RUNNING),
+    ),
+    ("PUT", f"{SANDBOX}/checkpoints"): Described(
+        "put_checkpoint",
+        {200: _json("The envelope of the new checkpoint.", _ENVELOPE)},
+        body=_BYTES,
+        body_media=TAR,
+        parameters=(replace(_CHECKPOINT, required=False, description="Id of the new one; without it, one is made up."),),
+        problems=(404, 408, 410, 507),
     ),
     ("GET", f"{SANDBOX}/ports"): Described("list_ports", {200: _json("The ports.", answers.SandboxPorts)}, problems=(404,)),
     ("GET", PORT): Described("get_port", {200: _json("The port.", answers.SandboxPort)}, problems=(404,)),
