@@ -17,6 +17,9 @@ class ProblemCode(StrEnum):
     unknown_operation = "unknown_operation"
     key_not_found = "key_not_found"
     secret_not_found = "secret_not_found"  # noqa: S105
+    tenant_not_found = "tenant_not_found"
+    tenant_exists = "tenant_exists"
+    quota_exceeded = "quota_exceeded"
     request_not_found = "request_not_found"
     request_id_reused = "request_id_reused"
     idempotency_key_reused = "idempotency_key_reused"

@@ -42,13 +42,18 @@ from .routes import (
     openapi,
     operations,
     ports,
+    quota,
     sandboxes,
     secrets,
+    tenants,
     terminals,
     tunnels,
 )
 from .settings import Settings
 from .store.database import Database
+from .tenants.deleting import resume_deletes
+from .tenants.metering import Metering
+from .tenants.tenants import Tenants
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +63,11 @@ THREADS = 64
 
 def make_house(settings: Settings, database: Database, tracing: Tracing | None = None) -> House:
     """Put the parts of a service together; with ``tracing``, requests and operations have spans."""
-    broadcast = Broadcast()
-    fleet = Fleet(settings, database, broadcast)
+    broadcast, known = Broadcast(), Tenants(settings, database)
+    fleet = Fleet(settings, database, broadcast, known)
     observation = Observation(settings, database, fleet.count_states, tracing)
     fleet.watching = observation.watching
-    return House(settings, database, Keys(database), broadcast, fleet, observation)
+    return House(settings, database, Keys(database), broadcast, fleet, observation, known)
 
 
 def make_app(house: House) -> FastAPI:
@@ -75,9 +80,11 @@ def make_app(house: House) -> FastAPI:
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gamebox-service")
         asyncio.get_running_loop().set_default_executor(pool)
         await house.keys.load()
+        await house.tenants.load()
         await house.fleet.load()
         await load_public_ports(house)
         house.observation.audit.begin()
+        resume_deletes(house)
         house.ready = True
         yield
         await house.fleet.close()
@@ -96,19 +103,8 @@ def make_app(house: House) -> FastAPI:
     app.state.house = house
     # The operations are last: their route takes any name.
     for each in (
-        health,
-        metrics,
-        openapi,
-        audit,
-        keys,
-        secrets,
-        sandboxes,
-        events,
-        files,
-        checkpoints,
-        ports,
-        tunnels,
-        terminals,
+        *(health, metrics, openapi, audit, keys, tenants, quota, secrets, sandboxes, events, files),
+        *(checkpoints, ports, tunnels, terminals),
         operations,
     ):
         app.include_router(each.router)
@@ -117,6 +113,7 @@ def make_app(house: House) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _internal_error)
+    app.add_middleware(Metering)
     app.add_middleware(Entrance)
     app.add_middleware(Gate)
     # The last one is the first that a request meets.

@@ -21,6 +21,8 @@ from .operators.observation import Observation
 from .ports.tokens import PortTokens
 from .settings import Settings
 from .store.database import Database
+from .tenants.metering import visit_of
+from .tenants.tenants import Tenants
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class House:
     broadcast: Broadcast
     fleet: Fleet
     observation: Observation
+    tenants: Tenants
     bodies: BodyRoom = field(default_factory=BodyRoom)
     ready: bool = False
     draining: bool = field(default=False)
@@ -58,8 +61,10 @@ def caller_of(request: HTTPConnection) -> Caller:
     scheme, _, token = header.partition(" ")
     key = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
     address = request.client.host if request.client is not None else ""
-    caller = house_of(request).keys.caller(key or None, address)
+    house = house_of(request)
+    caller = house.keys.caller(key or None, address)
     note(request.scope, caller=caller)
+    visit_of(request.scope).enter(house.tenants.find(caller.tenant), house.tenants.ledger)
     return caller
 
 
@@ -98,7 +103,7 @@ async def operator(request: HTTPConnection) -> Caller:
             403,
             ProblemCode.forbidden,
             f"This needs an admin key of the operator, and this one belongs to the tenant {caller.tenant!r}.",
-            "Ask the operator. Keys of your own tenant are at /v1/keys.",
+            "Ask the operator. Keys of your own tenant are at /v1/keys, and its quota at /v1/quota.",
         )
     return caller
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import sqlite3
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -88,13 +89,28 @@ class Keys:
         await self._database.call(lambda connection: rows.revoke(connection, ident, at))
         self._keep(replace(record, revoked_at=at))
 
+    async def revoke_all(self, tenant: str) -> list[str]:
+        """Revoke all keys of a tenant, and forget them; return their ids."""
+        found = [each for each in self._by_id.values() if each.tenant == tenant]
+        at = now()
+
+        def work(connection: sqlite3.Connection) -> None:
+            for each in found:
+                rows.revoke(connection, each.id, at)
+
+        await self._database.call(work)
+        for each in found:
+            del self._by_digest[each.digest], self._by_id[each.id]
+        return [each.id for each in found]
+
     def of(self, tenant: str) -> list[KeyRecord]:
         """Return the keys of a tenant that were not revoked."""
         return [each for each in self._by_digest.values() if each.tenant == tenant and each.revoked_at is None]
 
     def is_valid(self, caller: Caller) -> bool:
         """Return whether the key of a caller, which had one, is still valid."""
-        return _is_valid(self._by_id[caller.key])
+        record = self._by_id.get(caller.key)
+        return record is not None and _is_valid(record)
 
     def is_valid_key(self, ident: str, tenant: str) -> bool:
         """Return whether the key of that id is a valid one of the tenant."""

@@ -17,10 +17,10 @@ from pydantic_settings import (
 )
 
 from sandbox.errors import SandboxError, configuration_error
-from sandbox.network.ceiling import Ceiling
 from sandbox.packages.cache import PackageCache
 
 from .http.hosts import check_origins
+from .tenants.rules import Ceiling, NetworkMode, Quota
 
 MIB = 1 << 20
 FILE = "service.toml"
@@ -58,7 +58,7 @@ class PoolSettings(BaseModel):
 class Settings(BaseSettings):
     """The settings of a service. Times are seconds, sizes are bytes; lists in variables are separated by commas."""
 
-    model_config = SettingsConfigDict(env_prefix="GAMEBOX_SERVICE_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="GAMEBOX_SERVICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
@@ -70,6 +70,13 @@ class Settings(BaseSettings):
     profiles: Words = Field(
         ("default", "root-on-request", "root", "conformance"), description="Profiles that tenants may use."
     )
+    runtimes: Words = Field(("default",), description="Runtimes that tenants may use; the first unless one is asked for.")
+    largest: dict[str, float] = Field(default_factory=dict, description="Largest values of limits, by their names.")
+    network: NetworkMode = Field("public", description="What rules of networks may open: none, named or public.")
+    hosts: Words = Field((), description="Rules that tenants may use where network is named.")
+    quota: Quota = Field(default_factory=lambda: Quota(), description="Quota of a tenant that has no other.")
+    disk_bytes: int = Field(4 << 30, gt=0, description="Disk of a sandbox that asks for none.")
+    disk_factor: float = Field(1.0, gt=0, description="How often the free space of disks may be promised.")
     time_to_live_seconds: float = Field(3600.0, gt=0, description="Time to live of a sandbox that asks for none.")
     most_time_to_live_seconds: float = Field(86400.0, gt=0, description="The longest time to live.")
     idle_seconds: float = Field(900.0, gt=0, description="Idle time after which a sandbox ends that asks for none.")
@@ -115,8 +122,10 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _split_lists(cls, values: dict[str, Any]) -> dict[str, Any]:
-        lists = ("behind_proxy", "images", "profiles", "allowed_hosts", "allowed_origins", "open_networks", "closed_hosts")
-        known = {*lists, "cache_private_hosts"}
+        known = {
+            *("behind_proxy", "images", "profiles", "runtimes", "hosts", "allowed_hosts", "allowed_origins"),
+            *("open_networks", "closed_hosts", "cache_private_hosts"),
+        }
         return {name: _split(value) if name in known else value for name, value in values.items()}
 
     @model_validator(mode="after")
@@ -124,8 +133,10 @@ class Settings(BaseSettings):
         for network in self.behind_proxy:
             ip_network(network)  # raises ValueError
         try:
-            Ceiling.public(*self.open_networks, denied=self.closed_hosts)
+            _ = self.ceiling
             self.package_cache()
+        except ValidationError as error:
+            raise ValueError("; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())) from error
         except SandboxError as error:
             raise ValueError(f"{error.message} {error.hint}") from error
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -154,6 +165,11 @@ class Settings(BaseSettings):
             ca_bundle=self.cache_ca_bundle,
             private_hosts=self.cache_private_hosts,
         )
+
+    @property
+    def ceiling(self) -> Ceiling:
+        """What a tenant may ask for that has no ceiling of its own. Raises ValidationError."""
+        return Ceiling.model_validate({name: getattr(self, name) for name in Ceiling.model_fields if name != "packages"})
 
     @property
     def is_loopback(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import shutil
 import signal
 import subprocess
@@ -42,8 +43,12 @@ class ServiceProcess:
         if self._program is not None:
             command = [sys.executable, "-c", self._program]
         command += ["serve", "--port", str(self.port), "--data", str(self.folder)]
+        # Tests run beside each other, and none of them fills its disk.
+        env = {"GAMEBOX_SERVICE_DISK_FACTOR": "100", **os.environ}
         with (self.folder.parent / "service.log").open("a") as log:
-            self.process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(
+                [*command, *self._options], stdout=subprocess.PIPE, stderr=log, text=True, env=env
+            )
         assert self.process.stdout is not None
         address = self.process.stdout.readline().strip()
         assert address.startswith("http://"), (self.folder.parent / "service.log").read_text()[-2000:]

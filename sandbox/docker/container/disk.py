@@ -261,7 +261,7 @@ def _tmp_in_memory(limits: Limits) -> frozenset[str]:
 
 def _fit_to_free_space(client: docker.DockerClient, limits: Limits) -> Limits:
     """Return ``limits`` with a disk size that fits the free space, or in memory if none does. A size that was given stays."""
-    free = _free_bytes(client)
+    free = free_bytes(client)
     if limits.disk_bytes is not None or free is None:
         return limits
     if free < LEAST_FREE_BYTES:
@@ -269,7 +269,7 @@ def _fit_to_free_space(client: docker.DockerClient, limits: Limits) -> Limits:
     return dataclasses.replace(limits, disk_bytes=min(limits.files_bytes, free // _STEP * _STEP))
 
 
-def _free_bytes(client: docker.DockerClient) -> int | None:
+def free_bytes(client: docker.DockerClient) -> int | None:
     """Return the free bytes of the engine's disk, or None if this host does not see it."""
     if not is_local(client):
         return None

@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sandbox.aio import AsyncEnvironment
 from sandbox.envelope import Envelope, Failure, Success
@@ -31,11 +31,23 @@ log = logging.getLogger(__name__)
 FOLDER = "checkpoints"
 
 
+class CheckpointRoom(Protocol):
+    """What checkpoints of one sandbox may take of its tenant's quota."""
+
+    def take(self, size_bytes: int) -> bool:
+        """Reserve room; return whether there was enough."""
+        ...
+
+    def give_back(self, size_bytes: int | None = None) -> None:
+        """Release room; all that the sandbox has without ``size_bytes``."""
+        ...
+
+
 class Checkpoints:
     """The checkpoints of a sandbox. ``folder`` is that of the service's data."""
 
-    def __init__(self, database: Database, folder: Path, sandbox: str) -> None:
-        self._database, self._sandbox = database, sandbox
+    def __init__(self, database: Database, folder: Path, sandbox: str, room: CheckpointRoom) -> None:
+        self._database, self._sandbox, self._room = database, sandbox, room
         self._folder = folder / FOLDER / sandbox
         self._turn = asyncio.Lock()
         self._loaded: AsyncEnvironment | None = None
@@ -66,9 +78,10 @@ class Checkpoints:
         async with self._turn:
             await self._load(environment)
 
-    def remove(self) -> None:
+    async def remove(self) -> None:
         """Remove the files: the sandbox is gone."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        self._room.give_back()
 
     async def _load(self, environment: AsyncEnvironment) -> None:
         if self._loaded is environment:
@@ -153,23 +166,34 @@ class Checkpoints:
                 "Delete one that is not needed any more, or create the sandbox with more checkpoint_bytes.",
             )
 
+        length = (self._folder / file).stat().st_size
+        if not self._room.take(length):
+            await environment.delete_checkpoint(name)
+            (self._folder / file).unlink(missing_ok=True)
+            return Failure(
+                ErrorCode.store_full,
+                f"This checkpoint of {size(length)} does not fit into what is left of the tenant's quota for checkpoints.",
+                "Delete checkpoints that are not needed any more, of this sandbox or of others.",
+            )
+
         def write(connection: sqlite3.Connection) -> None:
-            columns, row = "sandbox, name, file, request", (self._sandbox, name, file, request)
-            connection.execute(f"INSERT INTO checkpoints ({columns}) VALUES (?, ?, ?, ?)", row)  # noqa: S608
+            columns, row = "sandbox, name, file, bytes, request", (self._sandbox, name, file, length, request)
+            connection.execute(f"INSERT INTO checkpoints ({columns}) VALUES (?, ?, ?, ?, ?)", row)  # noqa: S608
 
         await self._database.call(write)
         return answer
 
     async def _forget(self, name: str) -> None:
-        def forget(connection: sqlite3.Connection) -> list[str]:
+        def forget(connection: sqlite3.Connection) -> list[tuple[str, int]]:
             where = "sandbox = ? AND name = ?"
-            found = connection.execute(f"SELECT file FROM checkpoints WHERE {where}", (self._sandbox, name))  # noqa: S608
-            files = [str(row["file"]) for row in found]
+            found = connection.execute(f"SELECT file, bytes FROM checkpoints WHERE {where}", (self._sandbox, name))  # noqa: S608
+            files = [(str(row["file"]), int(row["bytes"])) for row in found]
             connection.execute(f"DELETE FROM checkpoints WHERE {where}", (self._sandbox, name))  # noqa: S608
             return files
 
-        for file in await self._database.call(forget):
+        for file, length in await self._database.call(forget):
             (self._folder / file).unlink(missing_ok=True)
+            self._room.give_back(length)
 
     def _rows(self, connection: sqlite3.Connection) -> list[tuple[str, str]]:
         found = connection.execute("SELECT name, file FROM checkpoints WHERE sandbox = ? ORDER BY rowid", (self._sandbox,))
@@ -189,6 +213,12 @@ def remove_unknown(folder: Path, files: set[str]) -> None:
 def all_files(connection: sqlite3.Connection) -> set[str]:
     """Return the files of all checkpoints, below the folder for them."""
     return {f"{row['sandbox']}/{row['file']}" for row in connection.execute("SELECT sandbox, file FROM checkpoints")}
+
+
+def sizes(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return the bytes of all checkpoints by the ids of their sandboxes."""
+    found = connection.execute("SELECT sandbox, sum(bytes) AS bytes FROM checkpoints GROUP BY sandbox")
+    return {str(row["sandbox"]): int(row["bytes"]) for row in found}
 
 
 def _bytes_in(folder: Path) -> int:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import string
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.spec import SandboxSpec
-from sandbox.errors import ErrorCode
 from sandbox.service.clock import now
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.store.requests import Creation
@@ -63,33 +60,6 @@ def new_sandbox(
         sealed=provision.sealed_for(tenant, name),
     )
     return NewSandbox(record, environment, provision)
-
-
-class Turns:
-    """Lets so many creations be under way at once; others wait for their turn, in order, and not for ever."""
-
-    def __init__(self, most: int, seconds: float) -> None:
-        self._free, self._seconds = asyncio.Semaphore(most), seconds
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn. Raises Problem after some time."""
-        try:
-            async with asyncio.timeout(self._seconds):
-                await self._free.acquire()
-        except TimeoutError:
-            raise Problem(
-                503,
-                ErrorCode.capacity,
-                f"Too many sandboxes are being created; this one waited for {self._seconds:g} s.",
-                "Ask again later.",
-                retryable=True,
-                headers={"Retry-After": "5"},
-            ) from None
-        try:
-            yield
-        finally:
-            self._free.release()
 
 
 def new_id() -> str:

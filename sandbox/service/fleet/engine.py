@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from sandbox.docker.container import removal
+from sandbox.docker.container import disk, removal
 from sandbox.docker.engine.client import connect
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.kept import inventory, kept, orphans, owners
@@ -96,6 +96,11 @@ def listed() -> list[inventory.Listed]:
 def loss(environment: Environment) -> SandboxUnavailableError | None:
     """Return why the sandbox cannot be used any more, or None if it can."""
     return environment.loss if isinstance(environment, DockerEnvironment) else None
+
+
+def free_bytes() -> int | None:
+    """Return the free bytes of the engine's disk, None if this host does not see it. Raises SandboxError."""
+    return disk.free_bytes(connect())
 
 
 def _do_nothing() -> None:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from sandbox.aio import AsyncEnvironment
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.service.clock import now
-from sandbox.service.http.bodies import CreateSandbox, ForkSandbox, UpdateSandbox, checked_life
+from sandbox.service.http.bodies import CreateSandbox, ForkSandbox, UpdateSandbox
 from sandbox.service.http.problems import Problem
 from sandbox.service.settings import Settings
 from sandbox.service.store import requests as request_rows
@@ -25,18 +26,22 @@ from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
 from sandbox.service.store.identity import service_id
 from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.tenants import ceiling as under
+from sandbox.service.tenants.ledger import CheckpointRoom
+from sandbox.service.tenants.tenants import Tenants
 
 from . import engine
+from .admission import Admission, narrowed_record
 from .broadcast import Broadcast
 from .ceilings import Ceilings
-from .checkpoints import Checkpoints, all_files, remove_unknown
-from .creating import NewSandbox, Turns, answer_of_first, new_sandbox
+from .checkpoints import Checkpoints, all_files, remove_unknown, sizes
+from .creating import NewSandbox, new_sandbox
 from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
 from .pools import Pools
 from .provision import Provisions
 from .reconciling import ALIVE, Reconciling
 from .sandbox_data import sandbox_data
-from .spill import SpillRoom
+from .turns import NOBODY, Turns
 from .watching import Watching
 
 T = TypeVar("T")
@@ -63,21 +68,22 @@ _EXPECTED = (LIFETIME_OVER, "idle")
 class Fleet:
     """The sandboxes by their ids. Everything about them is written down before it is answered."""
 
-    def __init__(self, settings: Settings, database: Database, broadcast: Broadcast) -> None:
-        self.settings, self.database, self.broadcast = settings, database, broadcast
+    def __init__(self, settings: Settings, database: Database, broadcast: Broadcast, tenants: Tenants) -> None:
+        self.settings, self.database, self.broadcast, self.tenants = settings, database, broadcast, tenants
         self._live: dict[str, LiveSandbox] = {}
         self.watching = Watching()
         self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
         self._transfers = ThreadPoolExecutor(MOST_TRANSFERS, thread_name_prefix="gamebox-transfer")
-        self._spills = SpillRoom(settings.data / "output")
-        self._creating = Turns(settings.engine_calls, settings.create_wait_seconds)
-        self.pools = Pools(settings, database, self._in_engine, self._spawn)
+        self._creating = Turns(settings.engine_calls, seconds=settings.create_wait_seconds)
+        self._calls, self.moving = Turns(settings.engine_calls), Turns(MOST_TRANSFERS)
+        self.pools = Pools(settings, database, self._in_engine, self.spawn)
+        self._admission = Admission(database, tenants, self.pools, lambda: self._in_engine(engine.free_bytes))
         # Attaching to what waits does not hold up what is asked for now.
         self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reconciling = Reconciling(lambda: self._all(over=False), lambda: self._in_engine(engine.states), self._settle)
         self._tidied = time.monotonic()
-        self.ceilings = Ceilings(settings)
+        self.ceilings = Ceilings(tenants)
         self.provisions = Provisions(settings, database, self.ceilings)
 
     # Start and end
@@ -86,18 +92,20 @@ class Fleet:
         """Read the sandboxes from the store, and attach to those that run in the background."""
         self.pools.service_id = await self.database.call(service_id)
         remove_unknown(self.settings.data, await self.database.call(all_files))
+        stored = await self.database.call(sizes)
         for record in await self.database.call(_begun_anew):
             self._live[record.id] = live = self._make(record)
+            self._admission.restore(record, stored.get(record.id, 0))
             if record.state in ("creating", "deleting"):
-                self._spawn(self._finish_delete(live))
+                self.spawn(self._finish_delete(live))
             elif record.state == "paused":
                 with contextlib.suppress(SandboxError):
                     live.release = engine.claim(record.ident)
             elif record.state == "running":
                 live.attaching = self._attach(live, self._background)
         await self.pools.start()
-        self._spawn(self._reconciling.work())
-        self._spawn(self._look())
+        self.spawn(self._reconciling.work())
+        self.spawn(self._look())
 
     async def _settle(self, live: LiveSandbox, state: str | None) -> None:
         """Have the record agree with the state of the container, None if there is none."""
@@ -106,6 +114,7 @@ class Fleet:
         elif live.record.state == "paused":  # the last service did not come to write it down, or somebody else has woken it
             if live.environment is not None:
                 await live.environment.resume()
+            self.tenants.ledger.resume(live.record.id, forced=True)
             await self._change(live, replace(live.record, state="running"))
 
     async def close(self) -> None:
@@ -165,7 +174,8 @@ class Fleet:
 
         Raises Problem, SandboxError. It is created even if the caller does not wait for it.
         """
-        spec, life = body.spec(self.settings), body.life_seconds(self.settings)
+        ceiling = self.tenants.active(tenant).ceiling
+        spec, life = body.spec(self.settings, ceiling), body.life_seconds(self.settings, ceiling)
         new = new_sandbox(tenant, spec, await self.provisions.for_new(tenant, body), body.metadata, life)
         made = [self.pools.take(new, spec)]
         if (first := await self._begin(tenant, made, key, digest)) is not None:
@@ -173,8 +183,8 @@ class Fleet:
 
         async def start() -> dict[str, Any]:
             if not await self.pools.begin(made):
-                async with self._creating.turn():
-                    await self._in_engine(made[0].environment.start)
+                async with self._turn(tenant):
+                    await self._in_engine(made[0].environment.start, tenant)
             return await self._started(made, lambda items: items[0])
 
         return await self._created(made, start)
@@ -186,8 +196,9 @@ class Fleet:
         source = await live.ready()
         if body.checkpoint is not None:
             await live.checkpoints.load(source)
-        record, spec = live.record, live.spec
-        life = checked_life(body.time_to_live_seconds or record.time_to_live_seconds, self.settings)
+        record, allowed = live.record, self.tenants.active(live.record.tenant).ceiling
+        spec = under.narrowed(allowed, live.spec)
+        life = under.chosen_life(allowed, body.time_to_live_seconds, record.time_to_live_seconds)
         metadata = record.metadata if body.metadata is None else body.metadata
         provision = self.provisions.of(record)
         made = [new_sandbox(record.tenant, spec, provision, metadata, life) for _ in range(body.count)]
@@ -196,8 +207,10 @@ class Fleet:
 
         async def start() -> dict[str, Any]:
             environments = [each.environment for each in made]
-            async with self._creating.turn():
-                await self._in_engine(lambda: engine.fork(source.environment, environments, body.checkpoint))
+            async with self._turn(record.tenant):
+                await self._in_engine(
+                    lambda: engine.fork(source.environment, environments, body.checkpoint), record.tenant
+                )
             return await self._started(made, lambda items: {"items": items, "next_cursor": None})
 
         return await self._created(made, start)
@@ -206,22 +219,12 @@ class Fleet:
         self, tenant: str, made: list[NewSandbox], key: str | None, digest: bytes
     ) -> dict[str, Any] | None:
         """Write down what is about to be created; return the answer to the first creation with that key, if there is one."""
-
-        def begin(connection: Any) -> Any:
-            if key is not None:
-                at, first = made[0].record.created_at, made[0].record.id
-                if (found := request_rows.begin_creation(connection, tenant, key, digest, first, at)) is not None:
-                    return found
+        first = await self._admission.begin(tenant, made, key, digest)
+        if first is None:
             for each in made:
-                rows.insert(connection, each.record)
-            return None
-
-        if (first := await self.pools.hand_out(made, begin)) is not None:
-            return answer_of_first(first, digest, key or "")
-        for each in made:
-            engine.mark(each.environment, self.pools.service_id)
-            self._live[each.record.id] = self._make(each.record)
-        return None
+                engine.mark(each.environment, self.pools.service_id)
+                self._live[each.record.id] = self._make(each.record)
+        return first
 
     async def _created(
         self, made: list[NewSandbox], start: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
@@ -240,14 +243,17 @@ class Fleet:
                         await self._abandon(live, each)
                     raise
 
-        return await asyncio.shield(self._spawn(work()))
+        return await asyncio.shield(self.spawn(work()))
+
+    def _turn(self, tenant: str) -> AbstractAsyncContextManager[None]:
+        return self._creating.turn(tenant, self.tenants.find(tenant).quota.creations_waiting)
 
     async def _abandon(self, live: LiveSandbox, made: NewSandbox) -> None:
         """Leave nothing of a creation that failed; what the engine does not remove now is removed later."""
         live.record = replace(live.record, state="deleting")  # the store has "creating": the next service does the same to it
         await self.database.call(lambda connection: request_rows.undo_creation(connection, live.record.id))
         with contextlib.suppress(SandboxError):
-            await self._in_engine(made.environment.remove)
+            await self._in_engine(made.environment.remove, live.record.tenant)
         if await self._remove(live):
             await self._forget(live)
 
@@ -257,7 +263,7 @@ class Fleet:
         """Note that they run, together with the answer for those who ask again; return that."""
         records = []
         for each in made:
-            described = await self._in_engine(each.environment.describe)
+            described = await self._in_engine(each.environment.describe, each.record.tenant)
             description = {name: text for name, text in described.items() if name not in _PASSING}
             records.append(replace(each.record, state="running", description=description))
         answer = answer_of([sandbox_data(record) for record in records])
@@ -277,7 +283,7 @@ class Fleet:
     # Attach
 
     def _attach(self, live: LiveSandbox, turns: Any = None) -> asyncio.Task[AsyncEnvironment]:
-        return self._spawn(self._attached(live, turns or contextlib.nullcontext()))
+        return self.spawn(self._attached(live, turns or contextlib.nullcontext()))
 
     async def _attached(self, live: LiveSandbox, turns: Any) -> AsyncEnvironment:
         async with turns:
@@ -286,10 +292,11 @@ class Fleet:
             if live.release is not None:
                 live.release()
                 live.release = None
+            await self._narrow(live)
             record = live.record
             try:
                 provision = self.provisions.of(record)
-                found = await self._in_engine(lambda: engine.attached(record.ident, live.spec, provision))
+                found = await self._in_engine(lambda: engine.attached(record.ident, live.spec, provision), record.tenant)
             except SandboxError as error:
                 if error.code is ErrorCode.sandbox_not_found:
                     await self.lose(live, ended(live.record))
@@ -306,16 +313,36 @@ class Fleet:
         environment = live.environment
         if environment is not None and isinstance(inner := environment.environment, DockerEnvironment):
             left = max(1.0, live.record.ends_at - now())
-            await self._in_engine(lambda: inner.live_for(left))
+            await self._in_engine(lambda: inner.live_for(left), live.record.tenant)
 
     # Change
+
+    async def narrow(self, tenant: str) -> None:
+        """Have all sandboxes of a tenant keep within its ceiling, which was changed: their networks and times to live are cut."""
+        for live in [each for each in self._all(over=False) if each.record.tenant == tenant]:
+            async with live.changing:
+                if live.environment is not None:
+                    live.environment.ceiling = self.ceilings.of(tenant)
+                await self._narrow(live)
+                if live.record.state == "running":
+                    await self._tell_end(live)
+
+    async def _narrow(self, live: LiveSandbox) -> None:
+        cut = narrowed_record(self.tenants.find(live.record.tenant).ceiling, live.record)
+        if cut != live.record:
+            await self._change(live, cut)
+            live.set_deadline()
+            if live.environment is not None:
+                live.environment.network = live.spec.network
 
     async def pause(self, live: LiveSandbox) -> SandboxRecord:
         """Pause a sandbox; does nothing if it is paused. Raises SandboxError."""
         async with live.changing:
             if live.record.state != "paused":
                 environment = await live.ready()
-                await environment.pause()
+                async with self._calls.turn(live.record.tenant):
+                    await environment.pause()
+                self.tenants.ledger.pause(live.record.id)
                 await self._change(live, replace(live.record, state="paused"))
             return live.record
 
@@ -323,11 +350,19 @@ class Fleet:
         """Let a sandbox go on; does nothing if it runs. Raises SandboxError."""
         async with live.changing:
             if live.record.state == "paused":
-                if live.environment is None:
-                    await self._attach(live)
-                else:
-                    await live.environment.resume()
-                    await self._tell_end(live)
+                under.check_running(self.tenants.active(live.record.tenant).ceiling, live.spec)
+                await self._narrow(live)
+                self.tenants.ledger.resume(live.record.id)
+                try:
+                    if live.environment is None:
+                        await self._attach(live)
+                    else:
+                        async with self._calls.turn(live.record.tenant):
+                            await live.environment.resume()
+                        await self._tell_end(live)
+                except BaseException:
+                    self.tenants.ledger.pause(live.record.id)
+                    raise
                 await self._change(live, replace(live.record, state="running"))
             elif live.record.state != "running":
                 raise live.loss()
@@ -338,14 +373,15 @@ class Fleet:
         async with live.changing:
             if live.record.state not in ("running", "paused"):
                 raise live.loss()
-            record = live.record
+            record, ceiling = live.record, self.tenants.active(live.record.tenant).ceiling
             if body.time_to_live_seconds is not None:
-                seconds = checked_life(body.time_to_live_seconds, self.settings)
+                seconds = under.chosen_life(ceiling, body.time_to_live_seconds, 0.0)
                 record = replace(record, time_to_live_seconds=seconds, ends_at=now() + seconds)
             if body.metadata is not None:
                 record = replace(record, metadata=body.metadata)
             if body.network is not None:
                 spec = live.spec.from_data({**live.record.spec, "network": body.network.data()})
+                under.check_network(ceiling, spec.network)
                 self.ceilings.of(record.tenant).check(spec.network)
                 record = replace(record, spec=spec.to_data())
                 if live.record.state == "running" or live.environment is not None:
@@ -376,6 +412,13 @@ class Fleet:
                 )
             await self._forget(live)
 
+    async def delete_all(self, tenant: str) -> None:
+        """End all sandboxes of a tenant that makes no new ones. Raises Problem if the engine has not removed all of them."""
+        while found := [each for each in self._all() if each.record.tenant == tenant]:
+            problems = [each for each in await asyncio.gather(*map(self.delete, found), return_exceptions=True) if each]
+            if problems:
+                raise problems[0]
+
     async def _finish_delete(self, live: LiveSandbox) -> None:
         """Remove what was being created or deleted when that ended halfway; nobody was answered yet."""
         async with live.changing:
@@ -396,7 +439,7 @@ class Fleet:
         state: rows.State = "ended" if error.reason in _EXPECTED else "lost"
         record = replace(live.record, state=state, reason=error.reason, post_mortem=error.message, ended_at=now())
         await self._change(live, record)
-        await asyncio.to_thread(live.checkpoints.remove)
+        await live.checkpoints.remove()
         await self._clear(live)
 
     async def _clear(self, live: LiveSandbox) -> None:
@@ -409,6 +452,7 @@ class Fleet:
         record = replace(live.record, gone_at=now())
         await self.database.call(lambda connection: rows.update(connection, record))
         live.record = record
+        self.tenants.ledger.release(record.id)
 
     async def _let_go(self, live: LiveSandbox) -> None:
         """Leave the sandbox as it is, without a connection."""
@@ -423,9 +467,10 @@ class Fleet:
             live.release = None
         environment, live.environment = live.environment, None
         if environment is not None:
-            with contextlib.suppress(SandboxError):
-                await environment.remove()
-        return await self._in_engine(lambda: engine.remove(live.record.ident, may_appear=may_appear))
+            async with self._calls.turn(live.record.tenant):
+                with contextlib.suppress(SandboxError):
+                    await environment.remove()
+        return await self._in_engine(lambda: engine.remove(live.record.ident, may_appear=may_appear), live.record.tenant)
 
     async def _forget(self, live: LiveSandbox, *, undo_creation: bool = False) -> None:
         record = live.record
@@ -438,8 +483,9 @@ class Fleet:
             return rows.add_event(connection, record.tenant, record.id, now(), data)
 
         event = await self.database.call(forget)
-        await asyncio.to_thread(live.checkpoints.remove)
+        await live.checkpoints.remove()
         self._live.pop(record.id, None)
+        self.tenants.ledger.release(record.id)
         self.broadcast.publish(event)
 
     async def _change(self, live: LiveSandbox, record: SandboxRecord) -> None:
@@ -461,6 +507,7 @@ class Fleet:
             if time.monotonic() - self._tidied > TIDY_SECONDS:
                 self._tidied = time.monotonic()
                 self.database.note(_forget_old(now()))
+            self.tenants.note_transfers()
 
     def _look_at(self, live: LiveSandbox) -> None:
         record = live.record
@@ -468,16 +515,16 @@ class Fleet:
             return
         if record.ended_at is not None:
             if record.gone_at is None and time.monotonic() > live.attach_at:
-                self._spawn(self._alone(live, partial(self._clear, live)))
+                self.spawn(self._alone(live, partial(self._clear, live)))
             elif record.gone_at is not None and now() - record.ended_at > self.settings.lost_seconds:
-                self._spawn(self._alone(live, partial(self._forget, live)))
+                self.spawn(self._alone(live, partial(self._forget, live)))
         elif record.state == "deleting":
-            self._spawn(self._finish_delete(live))
+            self.spawn(self._finish_delete(live))
         elif time.monotonic() > live.deadline:
-            self._spawn(self._alone(live, partial(self.lose, live, ended(record))))
+            self.spawn(self._alone(live, partial(self.lose, live, ended(record))))
         elif live.environment is not None:
             if (loss := engine.loss(live.environment.environment)) is not None:
-                self._spawn(self._alone(live, partial(self.lose, live, loss)))
+                self.spawn(self._alone(live, partial(self.lose, live, loss)))
         elif record.state == "running" and live.may_attach_again():
             live.attach_at = time.monotonic() + ATTACH_AGAIN_SECONDS
             live.attaching = self._attach(live, self._background)
@@ -491,19 +538,23 @@ class Fleet:
     # Tasks and threads
 
     def _make(self, record: SandboxRecord) -> LiveSandbox:
-        checkpoints = Checkpoints(self.database, self.settings.data, record.id)
+        room = CheckpointRoom(self.tenants.ledger, record.tenant, record.id)
+        checkpoints = Checkpoints(self.database, self.settings.data, record.id, room)
+        output = self.tenants.find(record.tenant).output
         attach = lambda: self._attach(self._live[record.id])  # noqa: E731
-        return LiveSandbox(record, attach, self._spills, checkpoints, self.watching)
+        return LiveSandbox(record, attach, output, checkpoints, self.watching)
 
     def transfer(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Call in a thread of those that move files."""
+        """Call in a thread of those that move files; within a turn at ``moving``."""
         return asyncio.get_running_loop().run_in_executor(self._transfers, call)
 
-    async def _in_engine(self, call: Callable[[], T]) -> T:
-        """Call in a thread of those that speak with the engine: so many at once, the others queue."""
-        return await asyncio.get_running_loop().run_in_executor(self._engine, call)
+    async def _in_engine(self, call: Callable[[], T], tenant: str = NOBODY) -> T:
+        """Call in a thread of those that speak with the engine: so many at once, the others wait for their turn."""
+        async with self._calls.turn(tenant):
+            return await asyncio.get_running_loop().run_in_executor(self._engine, call)
 
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Carry out work that nobody waits for; it ends with the service."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)

@@ -208,7 +208,8 @@ def specs(settings: Settings) -> list[tuple[SandboxSpec, int]]:
     found: list[tuple[SandboxSpec, int]] = []
     for each in asked:
         try:
-            spec = _of_container(read_body(CreateSandbox, json.dumps(each.fields()).encode()).spec(settings))
+            wanted = read_body(CreateSandbox, json.dumps(each.fields()).encode())
+            spec = _of_container(wanted.spec(settings, settings.ceiling))
             engine.prepared(spec, NOTHING)  # refuses what a sandbox would be refused for, and starts nothing
         except (Problem, SandboxError) as error:
             words = error.detail if isinstance(error, Problem) else error.message

@@ -122,7 +122,7 @@ class Provisions:
         return self._provision(record.tenant, Hidden.of(data), record.options)
 
     def _provision(self, tenant: str, hidden: Hidden, options: Mapping[str, Any]) -> Provision:
-        cache = self._settings.package_cache() if options.get("cache") else None
+        cache = self._settings.package_cache() if options.get("cache") and self._ceilings.packages(tenant) else None
         return Provision(self._ceilings.of(tenant), self._database.seal, hidden, cache, options)
 
     async def _values(self, tenant: str, names: frozenset[str]) -> dict[str, str]:

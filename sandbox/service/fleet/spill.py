@@ -21,25 +21,37 @@ MOST_RUNS = 100_000
 
 
 class SpillRoom:
-    """The folder of the files, and how much all of them may take. For any thread."""
+    """The folder of the files, and how much all of them may take: ``most``, and what is left ``within`` another one.
 
-    def __init__(self, folder: Path, most: int = MOST_TOGETHER) -> None:
+    For any thread.
+    """
+
+    def __init__(self, folder: Path, most: int | None = MOST_TOGETHER, within: SpillRoom | None = None) -> None:
         self.folder = folder
-        self._left = most
+        self.taken = 0
+        self._most, self._within = most, within
         self._lock = threading.Lock()
+
+    def set_most(self, most: int | None) -> None:
+        """Have another bound from now on; None is none of its own."""
+        self._most = most
 
     def take(self, size: int) -> bool:
         """Take room for ``size`` bytes; return whether there was enough."""
         with self._lock:
-            if size > self._left:
+            if self._most is not None and self.taken + size > self._most:
                 return False
-            self._left -= size
+            if self._within is not None and not self._within.take(size):
+                return False
+            self.taken += size
             return True
 
     def give_back(self, size: int) -> None:
         """Have the room back."""
         with self._lock:
-            self._left += size
+            self.taken -= size
+        if self._within is not None:
+            self._within.give_back(size)
 
 
 class Spill:

@@ -6,7 +6,6 @@ A field of ``SandboxSpec`` that is not named here is refused over HTTP: host pat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
@@ -14,43 +13,17 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
 from sandbox.operations import OPERATIONS
 from sandbox.service.settings import Settings
+from sandbox.service.tenants import ceiling as under
+from sandbox.service.tenants.rules import Ceiling, Quota
 from sandbox.text.masking import LEAST_CHARS
 
 from .json_text import read_json
+from .limits import LIMITS
 from .problems import Problem, ProblemCode
 
 B = TypeVar("B", bound=BaseModel)
 # Of a tenant. It stands in a path.
 SECRET_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # noqa: S105
-# Limits that cost the sandbox alone. What it costs the host that a checkpoint is kept is bounded by the service.
-LIMITS = (
-    "memory_bytes",
-    "cpus",
-    "pids",
-    "disk_bytes",
-    "disk",
-    "tmp_bytes",
-    "shm_bytes",
-    "open_files",
-    "file_bytes",
-    "spill_bytes",
-    "read_bytes",
-    "write_bytes",
-    "transfer_bytes",
-    "checkpoint_bytes",
-    "timeout_seconds",
-    "max_timeout_seconds",
-    "keep_output_bytes",
-    "cpu_seconds_per_command",
-    "background_commands",
-    "sessions",
-    "concurrent_actions",
-    "lifetime_seconds",
-    "idle_seconds",
-    "network_bytes",
-    "network_connections",
-    "network_silent_seconds",
-)
 # Arguments that the core takes from its host's program alone, and that harm nobody but the owner of the sandbox.
 HOST_ARGUMENTS = frozenset({"user", "needs_session"})
 
@@ -122,6 +95,7 @@ class CreateSandbox(Body):
     )
     env: dict[str, str] = Field(default_factory=dict, max_length=256, description="Variables for every command.")
     profile: str = Field("default", max_length=64, description="default, root-on-request, root or conformance.")
+    runtime: str | None = Field(None, max_length=64, description="Runtime of the engine; else the first one that is allowed.")
     track_changes: bool = Field(True, description="Report after each command which files changed.")
     read_roots: tuple[str, ...] = Field((), max_length=32, description="Folders that file tools may read as well.")
     time_to_live_seconds: float | None = Field(None, gt=0, description="Time after which the sandbox ends.")
@@ -133,34 +107,38 @@ class CreateSandbox(Body):
     services: tuple[ServiceBody, ...] = Field((), max_length=16, description="Upstreams that the host asks with credentials.")
     cache: bool = Field(False, description="Let pip, uv and npm install from the package cache of the operator.")
 
-    def spec(self, settings: Settings) -> SandboxSpec:
-        """Return what it asks for as the core takes it. Raises SandboxError, and Problem for what the operator forbids."""
-        if not any(fnmatchcase(self.image, pattern) for pattern in settings.images):
-            raise _forbidden(f"The image {self.image!r}", f"Use one of {', '.join(settings.images)}.")
-        if self.profile not in settings.profiles:
-            raise _forbidden(f"The profile {self.profile!r}", f"Use one of {', '.join(settings.profiles)}.")
+    def spec(self, settings: Settings, ceiling: Ceiling) -> SandboxSpec:
+        """Return what it asks for as the core takes it. Raises SandboxError, and Problem for what the operator forbids.
+
+        What was left out is cut by the ceiling; what was asked for is refused if it is more.
+        """
+        under.check_image(ceiling, self.image)
+        under.check_profile(ceiling, self.profile)
         if both := sorted(set(self.env) & set(self.secrets)):
             raise Problem(
                 422, ProblemCode.invalid_body, f"env and secrets both have {both[0]!r:.80}.", "Leave one of them out."
             )
+        if self.cache and not ceiling.packages:
+            raise under.forbidden("The package cache", "Leave out cache.")
         if self.cache and settings.package_cache() is None:
-            raise _forbidden("The package cache", "Leave out cache: no index is set for it.")
+            raise under.forbidden("The package cache", "Leave out cache: no index is set for it.")
         if unknown := sorted(set(self.limits) - set(LIMITS)):
             raise Problem(
                 422, ProblemCode.invalid_body, f"There is no limit {unknown[0]!r:.80}.", f"Use: {', '.join(LIMITS)}."
             )
-        limits = {
-            "idle_seconds": self.idle_seconds or settings.idle_seconds,
-            **self.limits,
-            "lifetime_seconds": self.life_seconds(settings),
-        }
-        return SandboxSpec.from_data(
+        life = self.life_seconds(settings, ceiling)
+        asked = {**({} if self.idle_seconds is None else {"idle_seconds": self.idle_seconds}), **self.limits}
+        defaults: dict[str, float | int] = {"idle_seconds": settings.idle_seconds}
+        if self.limits.get("disk") != "memory":
+            defaults["disk_bytes"] = settings.disk_bytes
+        spec = SandboxSpec.from_data(
             {
                 "image": self.image,
                 "network": self.network.data(),
-                "limits": limits,
+                "limits": {**under.chosen_limits(ceiling, asked, defaults), "lifetime_seconds": life},
                 "env": list(self.env),
                 "profile": self.profile,
+                "runtime": under.chosen_runtime(ceiling, self.runtime),
                 "track_changes": self.track_changes,
                 "read_roots": list(self.read_roots),
                 "services": [each.data() for each in self.services],
@@ -169,6 +147,9 @@ class CreateSandbox(Body):
                 "keep_seconds": settings.most_time_to_live_seconds,
             }
         )
+        under.check_network(ceiling, spec.network)
+        under.check_services(ceiling, spec)
+        return spec
 
     def secret_variables(self) -> dict[str, SecretVariable]:
         """Return the variables that are secrets, by their names."""
@@ -184,11 +165,11 @@ class CreateSandbox(Body):
         variables = {name: each.model_dump() for name, each in self.secret_variables().items()}
         return {"secrets": variables, "cache": self.cache}
 
-    def life_seconds(self, settings: Settings) -> float:
-        """Return the time to live. Raises Problem if it is more than the operator allows."""
+    def life_seconds(self, settings: Settings, ceiling: Ceiling) -> float:
+        """Return the time to live. Raises Problem if more is asked for than the operator allows."""
         of_limits = self.limits.get("lifetime_seconds")
         asked = self.time_to_live_seconds or (of_limits if isinstance(of_limits, int | float) and of_limits > 0 else None)
-        return checked_life(asked or settings.time_to_live_seconds, settings)
+        return under.chosen_life(ceiling, asked, settings.time_to_live_seconds)
 
 
 class UpdateSandbox(Body):
@@ -222,13 +203,21 @@ class CreateKey(Body):
     expires_seconds: float | None = Field(None, gt=0, description="Time after which it is not valid any more.")
 
 
-def checked_life(seconds: float, settings: Settings) -> float:
-    """Return a time to live. Raises Problem if it is more than the operator allows."""
-    if seconds > settings.most_time_to_live_seconds:
-        raise _forbidden(
-            f"A time to live of {seconds:g} s", f"Ask for at most {settings.most_time_to_live_seconds:g} s."
-        )
-    return seconds
+class CreateTenant(Body):
+    """A tenant that is asked for. What ceiling and quota leave out is as in the settings of the service."""
+
+    id: str = Field(max_length=63, description="Its name in requests: lower-case letters, digits, '-' and '_'.")
+    name: str = Field("", max_length=200, description="Its name for people.")
+    ceiling: Ceiling = Field(Ceiling(), description="What it may ask for.")
+    quota: Quota = Field(Quota(), description="How much of it it may have.")
+
+
+class UpdateTenant(Body):
+    """What changes of a tenant. A ceiling or a quota replaces the whole former one."""
+
+    name: str | None = Field(None, max_length=200)
+    ceiling: Ceiling | None = None
+    quota: Quota | None = None
 
 
 def read_body(kind: type[B], data: bytes) -> B:
@@ -256,7 +245,3 @@ def checked_arguments(operation: str, args: Mapping[str, Any]) -> str | None:
     kind = OPERATIONS.get(operation)
     refused = frozenset({"to"}) if kind is None else kind.host_only() - HOST_ARGUMENTS
     return next(iter(sorted(refused & set(args))), None)
-
-
-def _forbidden(what: str, hint: str) -> Problem:
-    return Problem(403, ProblemCode.forbidden_by_operator, f"{what} is not allowed by the operator.", hint)

@@ -10,8 +10,10 @@ from pydantic import BaseModel, Field, create_model
 
 from sandbox.limits import Limits
 from sandbox.service.store.sandboxes import State
+from sandbox.service.tenants.rules import Ceiling, Quota
 
 SANDBOX_ID = "^[a-z][a-z0-9]{19}$"
+TENANT_ID = "^[a-z0-9][a-z0-9_-]{0,62}$"
 KEY_ID = "^k[0-9a-f]{16}$"
 REQUEST_ID = "^[A-Za-z0-9._-]{1,64}$"
 SandboxId = Annotated[str, Field(pattern=SANDBOX_ID)]
@@ -47,6 +49,50 @@ class Keys(BaseModel):
     """A page of keys."""
 
     items: list[Key]
+    next_cursor: Cursor
+
+
+class Used(BaseModel):
+    """What a tenant has in use, by the names of the quotas; null where nothing is counted, for there is no bound."""
+
+    sandboxes: int
+    memory_bytes: int
+    cpus: float
+    disk_bytes: int
+    checkpoint_bytes: int
+    output_bytes: int
+    requests_under_way: int
+    creates_per_minute: int | None
+    requests_per_minute: int | None
+    transfer_bytes_per_day: int | None
+
+
+class QuotaOfTenant(BaseModel):
+    """What a tenant may ask for, how much of it it may have, and how much it has."""
+
+    tenant: str = Field(pattern=TENANT_ID)
+    ceiling: Ceiling
+    quota: Quota
+    used: Used
+
+
+class Tenant(BaseModel):
+    """A tenant: ``set`` is what was set for it, ``ceiling`` and ``quota`` are what holds."""
+
+    id: str = Field(pattern=TENANT_ID)
+    name: str
+    state: Literal["active", "deleting"]
+    created_at: datetime
+    set: dict[Literal["ceiling", "quota"], dict[str, Any]]
+    ceiling: Ceiling
+    quota: Quota
+    used: Used
+
+
+class Tenants(BaseModel):
+    """A page of tenants."""
+
+    items: list[Tenant]
     next_cursor: Cursor
 
 

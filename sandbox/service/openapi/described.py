@@ -69,6 +69,7 @@ class Described:
 
 PATHS: Mapping[str, tuple[str, str, str]] = {
     "sandbox_id": ("^[a-z][a-z0-9]{19}$", "Id of a sandbox.", "bu46nc11swe3k7q516ne"),
+    "tenant_id": ("^[a-z0-9][a-z0-9_-]{0,62}$", "Id of a tenant.", "acme"),
     "key_id": ("^k[0-9a-f]{16}$", "Id of a key.", "k0123456789abcdef"),
     "secret_name": ("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", "Name of a secret.", "deploy"),
     "port": ("^[1-9][0-9]{0,4}$", "Number of a port.", "8000"),

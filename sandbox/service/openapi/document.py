@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from sandbox.limits import Limits
 from sandbox.service import house
-from sandbox.service.http.bodies import LIMITS
+from sandbox.service.http.limits import LIMITS
 from sandbox.service.http.route_table import OPERATION_PATH, routes_of
 
 from . import answers, operations

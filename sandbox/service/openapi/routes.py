@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sandbox.service.http.bodies import CreateKey, CreateSandbox, ForkSandbox, PutSecret, UpdateSandbox
+from sandbox.service.http.bodies import (
+    CreateKey,
+    CreateSandbox,
+    CreateTenant,
+    ForkSandbox,
+    PutSecret,
+    UpdateSandbox,
+    UpdateTenant,
+)
 from sandbox.service.routes.files import DownloadBody
 from sandbox.service.routes.ports import ChangePort, CreateToken
 
@@ -28,6 +36,7 @@ from .described import (
 )
 
 SANDBOX = "/v1/sandboxes/{sandbox_id}"
+TENANT = "/v1/tenants/{tenant_id}"
 PORT = f"{SANDBOX}/ports/{{port}}"
 REQUEST = f"{SANDBOX}/requests/{{request_id}}"
 _BYTES = {"description": "Bytes."}
@@ -114,6 +123,38 @@ ROUTES: dict[tuple[str, str], Described] = {
     ),
     ("GET", "/v1/secrets"): Described("list_secrets", {200: _json("The secrets.", answers.Secrets)}),
     ("DELETE", "/v1/secrets/{secret_name}"): Described("delete_secret", {204: _nothing("It is forgotten.")}, problems=(404,)),
+    ("GET", "/v1/quota"): Described("get_quota", {200: _json("Ceiling, quota, and what is in use.", answers.QuotaOfTenant)}),
+    ("POST", "/v1/tenants"): Described(
+        "create_tenant",
+        {201: _json("The tenant, which has no key yet.", answers.Tenant, "Location")},
+        body=CreateTenant,
+        body_required=True,
+        body_example={"id": "acme", "quota": {"sandboxes": 10}, "ceiling": {"network": "none"}},
+        problems=(409,),
+    ),
+    ("GET", "/v1/tenants"): Described("list_tenants", {200: _json("All tenants.", answers.Tenants)}),
+    ("GET", TENANT): Described("get_tenant", {200: _json("The tenant.", answers.Tenant)}, problems=(404,)),
+    ("PATCH", TENANT): Described(
+        "update_tenant",
+        {200: _json("The tenant as it is now.", answers.Tenant)},
+        body=UpdateTenant,
+        body_example={"quota": {"sandboxes": 20}},
+        problems=(404, 409),
+    ),
+    ("DELETE", TENANT): Described("delete_tenant", {204: _nothing("Nothing is left of it.")}, problems=(404, 409)),
+    ("POST", f"{TENANT}/keys"): Described(
+        "create_key_of_tenant",
+        {201: _json("The new key, which no other answer has.", answers.Key)},
+        body=CreateKey,
+        body_example={"name": "ci", "scope": "manage"},
+        problems=(404, 409),
+    ),
+    ("GET", f"{TENANT}/keys"): Described(
+        "list_keys_of_tenant", {200: _json("The keys of the tenant.", answers.Keys)}, problems=(404,)
+    ),
+    ("DELETE", f"{TENANT}/keys/{{key_id}}"): Described(
+        "revoke_key_of_tenant", {204: _nothing("It is refused from now on.")}, problems=(404,)
+    ),
     ("POST", "/v1/sandboxes"): Described(
         "create_sandbox",
         {201: _json("The sandbox runs.", answers.Sandbox, "Location")},

@@ -51,14 +51,14 @@ async def put_file(request: Request, caller: User, sandbox_id: str, path: str, m
         raise Problem(422, ProblemCode.invalid_query, f"mode is {mode!r:.20}.", "Give octal digits, as in 755.")
     live = sandbox_of(request, caller, sandbox_id)
     number = None if mode is None else int(mode, 8)
-    return _envelope(await _upload(request, live.ready(), "file", path, number, initial=False))
+    return _envelope(await _upload(request, caller.tenant, live.ready(), "file", path, number, initial=False))
 
 
 @router.put("/v1/sandboxes/{sandbox_id}/trees")
 async def put_tree(request: Request, caller: User, sandbox_id: str, path: str, initial: bool = False) -> Response:
     """Unpack the body, a tar, into a folder; 200 with the envelope of ``upload``. ``initial``: changes are compared with it."""
     live = sandbox_of(request, caller, sandbox_id)
-    return _envelope(await _upload(request, live.ready(), "tree", path, None, initial=initial))
+    return _envelope(await _upload(request, caller.tenant, live.ready(), "tree", path, None, initial=initial))
 
 
 @router.get("/v1/sandboxes/{sandbox_id}/files")
@@ -75,7 +75,7 @@ async def get_file(request: Request, caller: User, sandbox_id: str, path: str) -
     status = 200
     if "range" in request.headers:
         status, headers["Content-Range"] = 206, f"bytes {first}-{last}/{size}"
-    pieces = _cut(_pieces(request, environment, path), first, last + 1)
+    pieces = _cut(_pieces(request, caller.tenant, environment, path), first, last + 1)
     return StreamingResponse(pieces, status, headers, "application/octet-stream")
 
 
@@ -86,7 +86,7 @@ async def get_tree(request: Request, caller: User, sandbox_id: str, path: str) -
     found = (await _unwrapped(environment.execute("stat", {"path": path}))).model_dump()
     if found.get("type") != "directory":
         raise problem_of(SandboxError(ErrorCode.not_a_directory, f"{path[:300]!r} is not a folder.", "Use GET .../files."))
-    return StreamingResponse(_pieces(request, environment, path), 200, HOSTILE, "application/x-tar")
+    return StreamingResponse(_pieces(request, caller.tenant, environment, path), 200, HOSTILE, "application/x-tar")
 
 
 @router.post("/v1/sandboxes/{sandbox_id}/download")
@@ -98,11 +98,12 @@ async def download(request: Request, caller: User, sandbox_id: str) -> Response:
         environment = await live.ready()
     except SandboxError as error:
         return _envelope(Failure.of(error))
-    return StreamingResponse(_chunks(request, environment, body), 200, HOSTILE, CHUNKS)
+    return StreamingResponse(_chunks(request, caller.tenant, environment, body), 200, HOSTILE, CHUNKS)
 
 
 async def _upload(
     request: Request,
+    tenant: str,
     ready: Awaitable[AsyncEnvironment],
     kind: Literal["file", "tree"],
     path: str,
@@ -126,7 +127,11 @@ async def _upload(
         finally:
             bridge.break_off()
 
-    under_way = house_of(request).fleet.transfer(work)
+    async with house_of(request).fleet.moving.turn(tenant):
+        return await _received(request, house_of(request).fleet.transfer(work), bridge)
+
+
+async def _received(request: Request, under_way: asyncio.Future[Envelope[Any]], bridge: BodyBridge) -> Envelope[Any]:
     try:
         async for data in request.stream():
             await bridge.write(data)
@@ -139,28 +144,32 @@ async def _upload(
     return await under_way
 
 
-async def _chunks(request: Request, environment: AsyncEnvironment, body: DownloadBody) -> AsyncIterator[bytes]:
+async def _chunks(
+    request: Request, tenant: str, environment: AsyncEnvironment, body: DownloadBody
+) -> AsyncIterator[bytes]:
     inner, bridge = _inner(environment), SinkBridge()
-    under_way = _download(request, inner, body.path, body.without, bridge)
-    try:
-        async for data in bridge.read():
-            yield len(data).to_bytes(4, "big") + data
-        envelope = await under_way
-        yield bytes(4) + json.dumps(envelope_data(envelope)).encode()
-    finally:
-        bridge.break_off()
+    async with house_of(request).fleet.moving.turn(tenant):
+        under_way = _download(request, inner, body.path, body.without, bridge)
+        try:
+            async for data in bridge.read():
+                yield len(data).to_bytes(4, "big") + data
+            envelope = await under_way
+            yield bytes(4) + json.dumps(envelope_data(envelope)).encode()
+        finally:
+            bridge.break_off()
 
 
-async def _pieces(request: Request, environment: AsyncEnvironment, path: str) -> AsyncIterator[bytes]:
+async def _pieces(request: Request, tenant: str, environment: AsyncEnvironment, path: str) -> AsyncIterator[bytes]:
     """Yield the bytes of a download. Raises SandboxError if it fails, which cuts the connection."""
     bridge = SinkBridge()
-    under_way = _download(request, _inner(environment), path, (), bridge)
-    try:
-        async for data in bridge.read():
-            yield data
-        (await under_way).unwrap()
-    finally:
-        bridge.break_off()
+    async with house_of(request).fleet.moving.turn(tenant):
+        under_way = _download(request, _inner(environment), path, (), bridge)
+        try:
+            async for data in bridge.read():
+                yield data
+            (await under_way).unwrap()
+        finally:
+            bridge.break_off()
 
 
 def _download(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -49,14 +49,15 @@ def note_transferred(connection: sqlite3.Connection, tenant: str, transferred: f
 
 def delete(connection: sqlite3.Connection, ident: str) -> None:
     """Forget a tenant whose sandboxes are forgotten already, with its keys, events and creations."""
-    for table in ("keys", "events", "creations"):
+    for table in ("keys", "events", "creations", "secrets"):
         connection.execute(f"DELETE FROM {table} WHERE tenant = ?", (ident,))  # noqa: S608
     connection.execute("DELETE FROM tenants WHERE id = ?", (ident,))
 
 
 def every(connection: sqlite3.Connection) -> list[TenantRecord]:
     """Return all tenants, the oldest first."""
-    return [_record(row) for row in connection.execute("SELECT * FROM tenants ORDER BY created_at, id")]
+    names = ", ".join(each.name for each in fields(TenantRecord))
+    return [_record(row) for row in connection.execute(f"SELECT {names} FROM tenants ORDER BY created_at, id")]  # noqa: S608
 
 
 def _record(row: sqlite3.Row) -> TenantRecord:

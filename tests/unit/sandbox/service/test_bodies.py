@@ -12,8 +12,9 @@ import pytest
 from sandbox.docker.spec import SandboxSpec
 from sandbox.limits import Limits
 from sandbox.operations import OPERATIONS
-from sandbox.service.http.bodies import LIMITS, CreateSandbox, checked_arguments, read_body
+from sandbox.service.http.bodies import CreateSandbox, checked_arguments, read_body
 from sandbox.service.http.json_text import read_json
+from sandbox.service.http.limits import LIMITS
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.settings import Settings, read_settings
 
@@ -22,7 +23,6 @@ REFUSED = {
     "pull": "images are the operator's",
     "workspace": "a path of the host",
     "ca_bundle": "a path of the host",
-    "runtime": "the operator's, until it allows some",
     "keep": "all sandboxes of a service are kept",
     "keep_seconds": "that is the time to live",
     "name": "the id is its name",
@@ -64,7 +64,7 @@ def test_every_limit_is_listed_or_refused(settings: Settings) -> None:
     assert {field.name for field in dataclasses.fields(Limits)} - set(LIMITS) == set(REFUSED_LIMITS)
     for name in REFUSED_LIMITS:
         with pytest.raises(Problem):
-            asked(limits={name: 1}).spec(settings)
+            asked(limits={name: 1}).spec(settings, settings.ceiling)
 
 
 def test_a_spec_has_what_was_asked_for_and_is_kept(settings: Settings) -> None:
@@ -73,7 +73,7 @@ def test_a_spec_has_what_was_asked_for_and_is_kept(settings: Settings) -> None:
         b'{"image": "gamebox/node", "limits": {"cpus": 1}, "env": {"A": "b"}, "idle_seconds": 5, "time_to_live_seconds": 60,'
         b' "network": {"mode": "allow", "rules": ["example.com"]}, "read_roots": ["/etc"]}',
     )
-    spec = body.spec(settings)
+    spec = body.spec(settings, settings.ceiling)
     assert (spec.image, spec.limits.cpus, spec.env, spec.read_roots) == ("gamebox/node", 1.0, ("A",), ("/etc",))
     assert (spec.limits.idle_seconds, spec.limits.lifetime_seconds) == (5.0, 60.0)
     assert (spec.keep, spec.keep_seconds) == (True, settings.most_time_to_live_seconds)
@@ -84,7 +84,7 @@ def test_a_spec_has_what_was_asked_for_and_is_kept(settings: Settings) -> None:
 @pytest.mark.parametrize("image", ["debian", "gamebox", "sha256:0", "gamebox:5000/x", "other/gamebox/base", ""])
 def test_images_are_those_that_the_operator_allows(settings: Settings, image: str) -> None:
     with pytest.raises(Problem):
-        asked(image=image).spec(settings)
+        asked(image=image).spec(settings, settings.ceiling)
 
 
 @pytest.mark.parametrize("data", [b"{", b"[1]", b'"text"', b"null", b"NaN", b'{"a": -Infinity}', b"[" * 100_000, b"\xff"])
@@ -107,13 +107,13 @@ def test_services_and_secrets_of_a_body_are_named_and_have_no_values(settings: S
         secrets={"TOKEN": "deploy", "OTHER": {"secret": "deploy", "always": False}},
         services=[{"name": "llm", "upstream": "https://api.example.com", "headers": {"Authorization": header}, "paths": ["/v1/*"]}],
     )
-    spec = body.spec(settings)
+    spec = body.spec(settings, settings.ceiling)
     assert spec.beside == ("services.llm.headers.Authorization",)
     assert spec.from_data(spec.to_data()) == spec
     assert body.secret_names() == {"deploy", "llm-key"}
     assert {name: each.always for name, each in body.secret_variables().items()} == {"TOKEN": True, "OTHER": False}
     with pytest.raises(Problem, match="env and secrets both have 'TOKEN'"):
-        asked(secrets={"TOKEN": "deploy"}, env={"TOKEN": "x"}).spec(settings)
+        asked(secrets={"TOKEN": "deploy"}, env={"TOKEN": "x"}).spec(settings, settings.ceiling)
     for refused in ({"ca_bundle": "/etc/passwd"}, {"headers": {"X": "in the clear"}}, {"kind": "SideService"}):
         with pytest.raises(Problem):
             asked(services=[{"name": "llm", "upstream": "https://api.example.com", **refused}])
@@ -121,10 +121,10 @@ def test_services_and_secrets_of_a_body_are_named_and_have_no_values(settings: S
 
 def test_the_package_cache_is_the_operators(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(Problem) as caught:
-        asked(cache=True).spec(settings)
+        asked(cache=True).spec(settings, settings.ceiling)
     assert caught.value.code is ProblemCode.forbidden_by_operator
     own = read_settings({"data": tmp_path, "cache_pypi": "https://user:password@index.example.com/simple/"})
-    assert asked(cache=True).spec(own).cache is None, "what is written down has no credentials"
+    assert asked(cache=True).spec(own, own.ceiling).cache is None, "what is written down has no credentials"
     assert "password" not in repr(own)
     with pytest.raises(Problem):
         asked(cache={"directory": "/", "pypi": "https://mine.example"})

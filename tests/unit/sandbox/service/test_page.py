@@ -63,7 +63,8 @@ def test_the_examples_are_valid(tmp_path: Path) -> None:
     created, audit, problem = map(json.loads, re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
     body = read_body(CreateSandbox, json.dumps(created).encode())
     assert set(created) == set(CreateSandbox.model_fields)
-    body.spec(read_settings({"data": tmp_path}))
+    settings = read_settings({"data": tmp_path})
+    body.spec(settings, settings.ceiling)
     assert set(audit["items"][0]) == set(entry_data(0, AuditEntry(**dict.fromkeys(COLUMNS, 0))))  # type: ignore[arg-type]
     assert set(problem) == {"type", "title", "status", "detail", "code", "hint", "retryable", "request_id"}
     data = re.findall(r"^data: (.*)$", PAGE, re.MULTILINE)

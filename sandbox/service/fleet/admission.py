@@ -1,0 +1,121 @@
+"""Admit new sandboxes: what they take is reserved for their tenant, and they are written down, or neither."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sandbox.docker.spec import SandboxSpec
+from sandbox.service.clock import now
+from sandbox.service.http.problems import Problem
+from sandbox.service.store import requests as request_rows
+from sandbox.service.store import sandboxes as rows
+from sandbox.service.store.database import Database
+from sandbox.service.store.requests import Creation
+from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.tenants import ceiling as under
+from sandbox.service.tenants.amounts import amounts_of
+from sandbox.service.tenants.rules import Ceiling
+from sandbox.service.tenants.tenants import Tenants
+
+from .creating import NewSandbox, answer_of_first
+from .pools import Pools
+
+# How old the measured free space may be.
+FREE_SECONDS = 1.0
+
+
+class Admission:
+    """Lets sandboxes in. ``free_bytes`` measures the engine's disk, None if it cannot be seen."""
+
+    def __init__(
+        self, database: Database, tenants: Tenants, pools: Pools, free_bytes: Callable[[], Awaitable[int | None]]
+    ) -> None:
+        self._database, self._tenants, self._pools, self._measure = database, tenants, pools, free_bytes
+        self._free: int | None = None
+        self._measured_at = 0.0
+        self._measuring = asyncio.Lock()
+
+    def restore(self, record: SandboxRecord, stored_bytes: int) -> None:
+        """Reserve again what a sandbox takes that the store has, unless nothing is left of it, and what its checkpoints take."""
+        if stored_bytes:
+            self._tenants.ledger.store(record.tenant, record.id, stored_bytes, forced=True)
+        if record.gone_at is None:
+            amounts = amounts_of(SandboxSpec.from_data(record.spec))
+            self._tenants.ledger.restore(record.tenant, record.id, amounts, paused=record.state == "paused")
+
+    async def begin(self, tenant: str, made: Sequence[NewSandbox], key: str | None, digest: bytes) -> dict[str, Any] | None:
+        """Write down what is about to be created, with its reservation; return the answer to the first creation with that key.
+
+        Raises Problem if it does not fit into a quota of the tenant, or on the host's disk: nothing is reserved then.
+        """
+        try:
+            self._reserve(tenant, made, await self._free_bytes())
+        except BaseException as error:
+            for each in made:
+                if each.taken is not None:
+                    each.taken.give_back()
+            if not isinstance(error, Problem):
+                raise
+            if key is not None and (first := await self._database.call(lambda c: request_rows.creation(c, tenant, key))):
+                return answer_of_first(first, digest, key)
+            raise
+        try:
+            found = await self._pools.hand_out(made, _beginning(tenant, made, key, digest))
+        except asyncio.CancelledError:  # it may have been written: the next service finds out
+            raise
+        except BaseException:
+            self._give_back(tenant, made)
+            raise
+        if found is None:
+            return None
+        self._give_back(tenant, made)
+        return answer_of_first(found, digest, key or "")
+
+    def _reserve(self, tenant: str, made: Sequence[NewSandbox], free: int | None) -> None:
+        account = self._tenants.active(tenant)
+        account.create(len(made))
+        try:
+            wanted = {each.record.id: amounts_of(SandboxSpec.from_data(each.record.spec)) for each in made}
+            self._tenants.ledger.reserve(tenant, wanted, free)
+        except BaseException:
+            account.creates.give_back(len(made))
+            raise
+
+    def _give_back(self, tenant: str, made: Sequence[NewSandbox]) -> None:
+        self._tenants.find(tenant).creates.give_back(len(made))
+        for each in made:
+            self._tenants.ledger.release(each.record.id)
+
+    async def _free_bytes(self) -> int | None:
+        async with self._measuring:
+            if time.monotonic() - self._measured_at > FREE_SECONDS:
+                self._free = await self._measure()
+                self._measured_at = time.monotonic()
+            return self._free
+
+
+def narrowed_record(ceiling: Ceiling, record: SandboxRecord) -> SandboxRecord:
+    """Return the record of a sandbox that is there with a network and an end that are allowed now."""
+    latest = now() + ceiling.most_time_to_live_seconds
+    if record.ends_at > latest:
+        record = replace(record, ends_at=latest, time_to_live_seconds=ceiling.most_time_to_live_seconds)
+    spec = SandboxSpec.from_data(record.spec)
+    network = under.narrowed_network(ceiling, spec.network)
+    return record if network == spec.network else replace(record, spec=replace(spec, network=network).to_data())
+
+
+def _beginning(tenant: str, made: Sequence[NewSandbox], key: str | None, digest: bytes) -> Callable[[Any], Creation | None]:
+    def begin(connection: Any) -> Creation | None:
+        if key is not None:
+            at, first = made[0].record.created_at, made[0].record.id
+            if (found := request_rows.begin_creation(connection, tenant, key, digest, first, at)) is not None:
+                return found
+        for each in made:
+            rows.insert(connection, each.record)
+        return None
+
+    return begin

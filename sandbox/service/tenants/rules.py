@@ -1,0 +1,99 @@
+"""What the operator sets for a tenant: a ceiling on what it may ask for, and quotas on how much of it it may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from sandbox.errors import SandboxError
+from sandbox.network import ceiling as network
+from sandbox.network.rules import Rule
+from sandbox.service.http.limits import BOUNDED
+
+GIB = 1 << 30
+# In the place of a runtime's name: the one that the engine uses by itself.
+ENGINES_OWN = "default"
+NetworkMode = Literal["none", "named", "public"]
+
+Names = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=300)], ...], Field(max_length=256)]
+
+
+class _Rules(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Ceiling(_Rules):
+    """What a tenant may ask for. Fields that are left out are those of the service's settings."""
+
+    images: Names = Field(default=("gamebox/*",), description="Patterns of images, by name.")
+    profiles: Names = Field(default=("default", "root-on-request", "root", "conformance"), description="Profiles of sandboxes.")
+    runtimes: Names = Field(
+        default=(ENGINES_OWN,), description="Runtimes of the engine; the first one is used unless one is asked for."
+    )
+    largest: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict, max_length=64, description="The largest values of limits, by their names."
+    )
+    most_time_to_live_seconds: float = Field(default=86400.0, gt=0, description="The longest time to live.")
+    network: NetworkMode = Field(
+        default="public", description="none; named: only what hosts names; public: every public address."
+    )
+    hosts: Names = Field(default=(), description="Rules that contain those of the tenant, where network is named.")
+    packages: bool = Field(default=True, description="The operator's package cache, where there is one.")
+    open_networks: Names = Field(default=(), description="Addresses and networks besides, that are not public.")
+    closed_hosts: Names = Field(default=(), description="Hosts, addresses and ports that no rule opens, as in *:25.")
+
+    @field_validator("largest")
+    @classmethod
+    def _check_largest(cls, value: dict[str, float]) -> dict[str, float]:
+        if unknown := sorted(set(value) - set(BOUNDED)):
+            raise ValueError(f"there is no limit {unknown[0]!r:.80} that has a largest value; use {', '.join(BOUNDED)}")
+        return value
+
+    @field_validator("images", "profiles", "runtimes")
+    @classmethod
+    def _check_some(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("name at least one")
+        return value
+
+    @field_validator("hosts", "closed_hosts")
+    @classmethod
+    def _check_hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _checked(value, lambda: [Rule.parse(text) for text in value])
+
+    @field_validator("open_networks")
+    @classmethod
+    def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return _checked(value, lambda: network.Ceiling.public(*value))
+
+
+Count = Annotated[int, Field(ge=1, lt=1 << 31)]
+Amount = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+def _checked(value: tuple[str, ...], parse: Callable[[], object]) -> tuple[str, ...]:
+    try:
+        parse()
+    except SandboxError as error:
+        raise ValueError(f"{error.message} {error.hint}") from error
+    return value
+
+
+class Quota(_Rules):
+    """How much a tenant may have. None means no bound; fields that are left out are those of the service's settings."""
+
+    sandboxes: Amount | None = Field(default=None, description="Sandboxes, paused ones as well.")
+    memory_bytes: Amount | None = Field(default=None, description="Memory of all sandboxes.")
+    cpus: Annotated[float, Field(ge=0, lt=1e9)] | None = Field(default=None, description="Processors of those that are not paused.")
+    disk_bytes: Amount | None = Field(default=None, description="Disks of all sandboxes: workspace, home, and a /tmp on the disk.")
+    checkpoint_bytes: Amount | None = Field(default=64 * GIB, description="Checkpoints that the service keeps.")
+    output_bytes: Amount | None = Field(default=GIB // 2, description="Output that the service keeps for those who were cut.")
+    creates_per_minute: Count | None = Field(default=600, description="Sandboxes made in a minute.")
+    creations_waiting: Count = Field(default=64, description="Creations that wait for their turn.")
+    requests_per_minute: Count | None = Field(default=60_000, description="Requests in a minute.")
+    requests_under_way: Count | None = Field(
+        default=2000, description="Requests at once, streams of events as well."
+    )
+    transfer_bytes_per_day: Amount | None = Field(default=None, description="Bytes of bodies, both ways, in a day.")
