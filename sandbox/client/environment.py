@@ -58,7 +58,8 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
 
     ``url`` and ``api_key`` are those of GAMEBOX_URL and GAMEBOX_API_KEY unless they are given. The other options are those of
     ``DockerEnvironment``; ``workspace`` and ``ca_bundle`` are read here and uploaded. The service decides what of them it allows.
-    ``metadata`` are texts to find the sandbox by.
+    ``metadata`` are texts to find the sandbox by. ``secrets`` and ``services`` name secrets that the service keeps, and
+    ``cache`` asks for its package cache (docs/http.md).
 
     ``close`` deletes the sandbox, or leaves it running with ``keep``; ``attach`` finds it by its id. The service ends it
     ``time_to_live_seconds`` after its start, or after ``idle_seconds`` without work, also if this process is gone; unless these
@@ -86,6 +87,9 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         idle_seconds: float | None = None,
         renew: bool | None = None,
         metadata: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str | Mapping[str, Any]] | None = None,
+        services: Sequence[Mapping[str, Any]] = (),
+        cache: bool = False,
     ) -> None:
         super().__init__(approver)
         check_types(
@@ -125,7 +129,12 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             **({"metadata": dict(metadata)} if metadata else {}),
             **({} if time_to_live_seconds is None else {"time_to_live_seconds": time_to_live_seconds}),
             **({} if idle_seconds is None else {"idle_seconds": idle_seconds}),
+            **({"secrets": dict(secrets)} if secrets else {}),
+            **({"services": [dict(each) for each in services]} if services else {}),
+            **({"cache": True} if cache else {}),
         }
+        # Names of secrets that the service gives to commands; it knows their values.
+        self._kept_secrets: frozenset[str] = frozenset()
         self._pid = os.getpid()
         self._starting = threading.RLock()
         self._changing = threading.RLock()
@@ -203,6 +212,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             self.limits = Limits(**found["limits"])
             self._policy = SandboxSpec.from_data({"network": found["network"]}).network
             self._description = {str(name): str(text) for name, text in (found["description"] or {}).items()}
+            self._kept_secrets = frozenset(found.get("secrets", {}))
             self.life.note(found)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise nonsense(self.service, "/v1/sandboxes") from error
@@ -330,10 +340,11 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         """Give a command the secrets that it gets by itself or has asked for, unless it sets these variables itself."""
         if not isinstance(request, op.Run):
             return request
-        variables = self.hidden.variables(request.secrets)
+        kept = [name for name in request.secrets or () if name in self._kept_secrets]
+        variables = self.hidden.variables([name for name in request.secrets or () if name not in kept])
         if not variables and not request.secrets:
             return request
-        return request.model_copy(update={"env": {**variables, **(request.env or {})}, "secrets": None})
+        return request.model_copy(update={"env": {**variables, **(request.env or {})}, "secrets": kept or None})
 
     def _explained(self, error: SandboxError) -> SandboxError:
         """Return the error to raise: of a sandbox that is gone, or of what the caller did."""
@@ -489,9 +500,12 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             except (SandboxError, KeyError, TypeError, AttributeError):
                 log.info("the service did not describe the sandbox", exc_info=True)
         shown = {name: self.hidden.mask.text(text) for name, text in self._description.items()}
+        own = self.hidden.describe()
+        if "secrets" in shown and "secrets" in own:  # those that the service keeps, and those of this program
+            own["secrets"] = f"{shown['secrets']} {own['secrets']}"
         # Their order stays, so that the beginning of a prompt does.
         names = [name for name in shown if name not in _LAST]
-        return {name: shown[name] for name in names} | self.hidden.describe() | {n: shown[n] for n in _LAST if n in shown}
+        return {name: shown[name] for name in names} | own | {n: shown[n] for n in _LAST if n in shown}
 
 
 def _path_of(ident: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox import RemoteEnvironment
 from tests.integration.own_engine import IMAGE, OwnEngine
 from tests.servers.gamebox_service import ServiceProcess
 
@@ -112,6 +113,8 @@ def test_values_reach_commands_and_upstreams_and_no_answer_also_after_a_kill(kee
         as_bytes = {"X-Gamebox-Bytes": "base64"}
         raw = api.call("POST", f"/sandboxes/{ident}/run", {"command": 'printf "\\377$TOKEN"'}, headers=as_bytes)
         assert VALUE.encode() not in base64.b64decode(raw["bytes"]["stdout_bytes"])
+        with RemoteEnvironment.attach(ident, url=keeper.url, api_key=keeper.key) as env:
+            assert env.run('echo "$RARE"', secrets=["RARE"]).unwrap().output == "***RARE***\n"
         # It is deleted and replaced: what runs keeps its value, and so does a fork of it.
         api.call("DELETE", "/secrets/deploy", status=204)
         api.call("PUT", "/secrets/rare", {"value": f"{NEXT}-2"})
