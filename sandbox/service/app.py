@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox.errors import SandboxError
@@ -111,6 +112,7 @@ def make_app(house: House) -> FastAPI:
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(SandboxError, _sandbox_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _client_left)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _internal_error)
     app.add_middleware(Metering)
@@ -180,13 +182,20 @@ async def _sandbox_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
     path = str(request.scope["path"])
-    if error.status_code == 405:
-        problem = not_allowed(request.method, path, methods_of(request.app, path, operations.NAMES))
+    methods = methods_of(request.app, path, operations.NAMES) if error.status_code == 405 else []
+    if methods:
+        problem = not_allowed(request.method, path, methods)
     else:
         detail = f"There is no {request.method[:20]} {path[:200]}."
         hint = "GET /openapi.json lists every route."
-        problem = Problem(error.status_code, ProblemCode.route_not_found, detail, hint, headers=error.headers)
+        problem = Problem(404, ProblemCode.route_not_found, detail, hint)
     return _answer(request, problem)
+
+
+async def _client_left(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    """Nobody reads this but the log: a request whose client has left is no failure of ours."""
+    detail = "The client has left before the end of its request."
+    return _answer(request, Problem(400, ProblemCode.invalid_request, detail, "Send it again."))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -20,7 +20,8 @@ from sandbox.errors import ErrorCode, SandboxError
 from .app import make_app, make_house
 from .folder import own_folder
 from .house import House
-from .http.connections import CONNECTIONS, HEAD_BYTES, Connection
+from .http.connections import CONNECTIONS, Connection
+from .http.heads import HEAD_BYTES
 from .keys import first_key
 from .operators.exporting import exporting
 from .operators.logs import log_event, logging_to

@@ -47,7 +47,7 @@ class BodyRoom:
                 "The service holds as many large bodies as it has room for.",
                 "Send it again in a moment, or stream it: PUT /v1/sandboxes/{sandbox_id}/files.",
                 retryable=True,
-                headers={"Retry-After": "1", "Connection": "close"},
+                headers={"Retry-After": "1"},
             )
         self._left -= size
 

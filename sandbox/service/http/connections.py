@@ -12,6 +12,7 @@ import socket
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from .heads import HEAD_BYTES
 from .problems import Problem, ProblemCode
 from .reading import new_request_id
 
@@ -21,8 +22,6 @@ HEAD_SECONDS = 15.0
 TAKE_SECONDS = 60.0
 # What follows an answer that was given before the end of the request's body is read and dropped for so long.
 DROP_SECONDS = 2.0
-# The head of a request.
-HEAD_BYTES = 32 << 10
 # With more of them, or half as many as the process may have descriptors, a new one is answered 503.
 CONNECTIONS = 10_000
 # A client whose host has vanished says nothing any more.

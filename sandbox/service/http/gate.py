@@ -30,7 +30,7 @@ class Gate:
             return
         house: House = scope["app"].state.house
         make_relative(scope)
-        unframed = framing_problem(scope["headers"])
+        unframed = framing_problem(scope.get("raw_path") or b"", scope["headers"])
         if unframed is not None:
             await unframed.response(new_request_id())(scope, receive, send)
             return

@@ -10,6 +10,8 @@ from starlette.types import Scope
 
 from .problems import Problem, ProblemCode
 
+# The head of a request.
+HEAD_BYTES = 32 << 10
 _FRAMING = (b"content-length", b"host", b"transfer-encoding")
 # They decide what is asked for, and by whom.
 _ONCE = (
@@ -51,8 +53,11 @@ def path_problem(path: bytes) -> Problem | None:
     return None
 
 
-def framing_problem(headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
-    """Return why it cannot be told to which host a request goes, or where it ends; None if it can."""
+def framing_problem(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Problem | None:
+    """Return why it cannot be told to which host a request goes, or where it ends, or that its head is too large; or None."""
+    size = len(target) + sum(len(name) + len(value) + 4 for name, value in headers)
+    if size > HEAD_BYTES:  # h11 bounds only what has not come to its end
+        return _invalid(f"The head of the request has {size} bytes, more than {HEAD_BYTES}.", "Send fewer headers.", 431)
     names = [name for name, _ in headers]
     if b"content-length" in names and b"transfer-encoding" in names:
         return _invalid("The request has a Content-Length and a Transfer-Encoding.", "Send one of them.")
@@ -74,6 +79,6 @@ def _twice(names: Sequence[bytes], once: Iterable[bytes]) -> Problem | None:
     return None
 
 
-def _invalid(detail: str, hint: str) -> Problem:
+def _invalid(detail: str, hint: str, status: int = 400) -> Problem:
     # What follows may be the rest of another request: it is not read.
-    return Problem(400, ProblemCode.invalid_request, detail, hint, headers={"Connection": "close"})
+    return Problem(status, ProblemCode.invalid_request, detail, hint, headers={"Connection": "close"})

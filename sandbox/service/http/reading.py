@@ -76,5 +76,4 @@ def too_large(limit: int) -> Problem:
         ProblemCode.body_too_large,
         f"The body is larger than {limit} bytes.",
         "Send files with PUT /v1/sandboxes/{sandbox_id}/files, which streams them.",
-        headers={"Connection": "close"},
     )

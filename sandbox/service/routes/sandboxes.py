@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -147,7 +148,9 @@ def _read_cursor(cursor: str) -> tuple[float, str]:
         if len(cursor) > MOST_CURSOR_CHARS:
             raise ValueError("none of ours is that long")
         at, ident = json.loads(base64.b64decode(cursor.encode(), b"-_", validate=True))
-        return float(at), str(ident)
+        if not (isinstance(at, float) and math.isfinite(at) and isinstance(ident, str)):
+            raise ValueError("none of ours says that")
+        return at, ident
     except (ValueError, TypeError, OverflowError) as error:
         raise _wrong("cursor", cursor, "Send next_cursor as it came.") from error
 

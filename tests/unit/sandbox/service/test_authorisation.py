@@ -109,7 +109,7 @@ async def running(folder: Path) -> AsyncIterator[Service]:
         over = SandboxRecord(
             id=ident,
             tenant=tenant,
-            ident=f"gamebox-{ident}",
+            ident=f"gamebox-{ident[0] * 16}",
             state="lost",
             created_at=now(),
             ends_at=now() + 60,
