@@ -12,6 +12,7 @@ from .http.problems import Problem, ProblemCode
 # Of all sandboxes together. Each takes three descriptors, or four.
 MOST_TOGETHER = 8192
 LOOK_SECONDS = 0.05
+MOST_REASON_BYTES = 123
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ FAILED = Ending(1011, "The service failed: see its log.")
 RESTART = Ending(1012, "The service restarts: connect again.")
 BEHIND = Ending(1013, "The reader is too far behind: connect again.")
 SANDBOX_GONE = Ending(4410, "The sandbox is gone.")
+
+
+def reason_of(text: str) -> str:
+    """Return a text as the reason of a close, which may have 123 bytes."""
+    return text.encode("utf-8", "replace")[:MOST_REASON_BYTES].decode("utf-8", "ignore")
 
 
 @dataclass(eq=False, slots=True)

@@ -9,7 +9,9 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from sandbox.service.connections import BEHIND, FAILED, Ending
+from sandbox.service.connections import BEHIND, FAILED, Ending, reason_of
+
+from .problems import Problem
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,8 @@ class Socket:
                     return ending
         except ConnectionError:
             return BEHIND if self._cut else None
+        except Problem as problem:  # of the quota of transfers
+            return Ending(1008, reason_of(problem.detail))
         except Exception:
             log.exception("a connection has failed")
             return FAILED

@@ -9,6 +9,8 @@ from typing import Any
 
 # A route that nothing matched, and the methods that are counted by name: what callers send must not become labels.
 NO_ROUTE = "none"
+# Requests to ports of sandboxes. What their servers answer is no fault of the service.
+PORT_ROUTE = "{port}-{id}"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MOST_CHARS = 200
 _KEY = re.compile(r"(e2b_[0-9a-f]{4})[0-9a-f]{36}")

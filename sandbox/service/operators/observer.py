@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sandbox.service.clock import now
 from sandbox.service.store.audit import AuditEntry
 
-from .facts import Facts, facts_of
+from .facts import PORT_ROUTE, Facts, facts_of
 from .logs import current_request, log_event
 
 log = logging.getLogger("sandbox.service.requests")
@@ -86,7 +86,7 @@ def _no_span(scope: Scope) -> AbstractContextManager[Callable[[Facts], None]]:  
 def log_request(facts: Facts) -> None:
     """Write the line of a request."""
     level = logging.INFO
-    if facts.status >= 500 and facts.code not in ("draining", "capacity"):
+    if facts.status >= 500 and facts.route != PORT_ROUTE and facts.code not in ("draining", "capacity"):
         level = logging.ERROR
     elif facts.route in _OF_MONITORS and facts.status < 400:
         level = logging.DEBUG

@@ -13,6 +13,7 @@ from sandbox.service.house import House
 from sandbox.service.http.hosts import Host, PortName, is_own_page
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.keys import Scope, check_scope
+from sandbox.service.tenants.account import Account
 
 from .headers import COOKIE, Headers, key_in, text_of, tokens_in
 
@@ -49,6 +50,14 @@ class Admission:
     live: LiveSandbox
     key: str
     token: str | None = None
+
+
+def account_of(house: House, admission: Admission) -> Account:
+    """Return the tenant whose transfers those to the port are. Raises Problem if it may have none now."""
+    account = house.tenants.find(admission.live.record.tenant)
+    if (over := account.transfer(0)) is not None:
+        raise over
+    return account
 
 
 def public_key(port: int) -> str:

@@ -18,8 +18,10 @@ from sandbox.service.house import House
 from sandbox.service.http.hosts import Host, PortName
 from sandbox.service.http.problems import Problem, ProblemCode, draining, problem_of
 from sandbox.service.http.reading import new_request_id
+from sandbox.service.operators.facts import PORT_ROUTE as ROUTE
+from sandbox.service.operators.facts import note
 
-from .access import READ_BYTES, Admission, PortRequest, admit, connect
+from .access import READ_BYTES, Admission, PortRequest, account_of, admit, connect
 from .headers import COOKIE, request_headers, response_headers, text_of, without_token
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ def ignore_cut_responses(record: logging.LogRecord) -> bool:
 
 async def pass_on(house: House, scope: Scope, receive: Receive, send: Send, name: PortName, host: Host) -> None:
     """Answer a request to a port, as an ASGI application."""
+    note(scope, route=ROUTE, target=name.sandbox, changes=False)
     request = PortRequest(
         name=name,
         host=host,
@@ -56,6 +59,7 @@ async def pass_on(house: House, scope: Scope, receive: Receive, send: Send, name
     except SandboxError as error:
         answer = refusal(problem_of(error))
     except Problem as problem:
+        note(scope, code=problem.code.value)
         answer = refusal(problem)
     if answer is not None:
         await answer(scope, receive, send)
@@ -76,18 +80,26 @@ async def _answered(house: House, request: PortRequest, receive: Receive, send: 
     admission = admit(house, request)
     if (redirect := _with_cookie(request, admission)) is not None:
         return redirect
-    begun = False
+    begun, account = False, account_of(house, admission)
+
+    async def counted_receive() -> Message:
+        message = await receive()
+        if (over := account.transfer(len(message.get("body", b"")))) is not None:
+            raise over
+        return message
 
     async def tracked_send(message: Message) -> None:
         nonlocal begun
         begun = True
+        if (over := account.transfer(len(message.get("body", b"")))) is not None and message.get("more_body"):
+            raise over
         await send(message)
 
     with house.connections.open(
         OpenConnection(request.name.sandbox, admission.key, lambda _: exchange.cancel(), is_request=True)
     ):
         # A task of its own: it can be ended without ending the server's.
-        exchange = asyncio.ensure_future(_exchanged(request, admission, receive, tracked_send))
+        exchange = asyncio.ensure_future(_exchanged(request, admission, counted_receive, tracked_send))
         try:
             await asyncio.wait([exchange])
         finally:
@@ -160,10 +172,10 @@ class Exchange:
             finally:
                 response.cancel()
                 await asyncio.wait([response])
-        except (h11.LocalProtocolError, h11.RemoteProtocolError, OSError) as error:
+        except (h11.LocalProtocolError, h11.RemoteProtocolError, OSError, Problem) as error:
             if self._begun:  # cut: the client sees that it is not whole
                 return
-            raise _no_http(request.name.port, error) from error
+            raise error if isinstance(error, Problem) else _no_http(request.name.port, error) from error
         finally:
             body.cancel()
 

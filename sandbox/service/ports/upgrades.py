@@ -22,8 +22,9 @@ from sandbox.service.connections import OpenConnection
 from sandbox.service.house import House
 from sandbox.service.http.hosts import Host, PortName, parse_host, parse_port_name
 from sandbox.service.http.problems import Problem, ProblemCode, draining, problem_of
+from sandbox.service.tenants.account import Account
 
-from .access import READ_BYTES, PortRequest, admit, connect
+from .access import READ_BYTES, PortRequest, account_of, admit, connect
 from .headers import request_headers, response_headers, text_of, without_token
 from .proxy import CLOSE_SECONDS, HEAD_BYTES, close_soon, refusal
 
@@ -164,17 +165,18 @@ class Passage:
         if not isinstance(self._client.next_event(), h11.EndOfMessage):
             raise Problem(400, ProblemCode.invalid_query, "A request for a WebSocket has no body.", "Leave it out.")
         admission = admit(self._house, request)
+        account = account_of(self._house, admission)
         connection = OpenConnection(request.name.sandbox, admission.key, lambda _: self._writer.transport.abort())
         with self._house.connections.open(connection):
             stream = await connect(admission.live, request.name.port)
             try:
-                await self._pass(stream, request)
+                await self._pass(stream, request, account)
             except BaseException:
                 stream.abort("the client has left")
                 raise
             close_soon(stream)
 
-    async def _pass(self, stream: PortStream, request: PortRequest) -> None:
+    async def _pass(self, stream: PortStream, request: PortRequest, account: Account) -> None:
         query = without_token(request.query)
         headers = request_headers(
             request.headers, client=request.client, scheme=request.scheme, host=request.host_text, upgrade=True
@@ -200,8 +202,8 @@ class Passage:
             stream.writer.write(early)
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(_copy(self._reader, stream.writer))
-                both.create_task(_copy(stream.reader, self._writer))
+                both.create_task(_copy(self._reader, stream.writer, account))
+                both.create_task(_copy(stream.reader, self._writer, account))
         except ExceptionGroup as cut:  # one side was cut: so is the other
             raise ConnectionResetError("it was cut") from cut
 
@@ -240,9 +242,11 @@ async def _next(connection: h11.Connection, reader: asyncio.StreamReader) -> Any
             return event
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, account: Account) -> None:
     """Pass bytes on until their end, and then the end. Raises OSError."""
     while data := await reader.read(READ_BYTES):
+        if account.transfer(len(data)) is not None:
+            raise ConnectionResetError("the quota of transfers is used up")
         writer.write(data)
         await writer.drain()
     if writer.can_write_eof():

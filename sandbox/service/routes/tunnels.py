@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.websockets import WebSocket
 
 from sandbox.network.services.peer_port import PortStream
-from sandbox.service.connections import BAD_CONTROL, ENDED, KEY_GONE, Ending, OpenConnection
+from sandbox.service.connections import BAD_CONTROL, ENDED, KEY_GONE, Ending, OpenConnection, reason_of
 from sandbox.service.house import User, house_of, sandbox_of
 from sandbox.service.http.sockets import Socket
 from sandbox.service.ports.access import READ_BYTES, connect
@@ -76,4 +76,4 @@ async def _to_client(wire: Socket, stream: PortStream, client_ended: asyncio.Eve
 
 
 def _cut(error: OSError) -> Ending:
-    return Ending(CUT, f"It was cut in the sandbox: {error}"[:120])
+    return Ending(CUT, reason_of(f"It was cut in the sandbox: {error}"))
