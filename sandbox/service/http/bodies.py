@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
 from sandbox.operations import OPERATIONS
@@ -194,6 +194,17 @@ class PutSecret(Body):
 
     value: Annotated[SecretStr, Field(min_length=LEAST_CHARS, max_length=1 << 16)]
 
+    @field_validator("value")
+    @classmethod
+    def _check_value(cls, value: SecretStr) -> SecretStr:
+        """Refuse what no variable can hold, and what would garble other texts where it is masked."""
+        text = value.get_secret_value()
+        if "\0" in text or not _is_utf8(text):
+            raise ValueError("it has a character that a variable cannot hold")
+        if len(text.strip()) < LEAST_CHARS:
+            raise ValueError(f"it has fewer than {LEAST_CHARS} characters without the spaces around it")
+        return value
+
 
 class CreateKey(Body):
     """A key that is asked for."""
@@ -245,3 +256,10 @@ def checked_arguments(operation: str, args: Mapping[str, Any]) -> str | None:
     kind = OPERATIONS.get(operation)
     refused = frozenset({"to"}) if kind is None else kind.host_only() - HOST_ARGUMENTS
     return next(iter(sorted(refused & set(args))), None)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        return len(text.encode()) <= 1 << 16
+    except UnicodeEncodeError:
+        return False

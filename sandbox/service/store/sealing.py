@@ -5,6 +5,7 @@ AES-256-GCM with a key in a file of its own beside the store. A copy of the stor
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import secrets
@@ -33,11 +34,16 @@ class Seal:
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
+        self._of_digests = hmac.digest(key, b"digests of requests", "sha256")
 
     def close(self, value: Mapping[str, Any], place: str) -> bytes:
         """Return ``value``, which is JSON-ready, encrypted."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, json.dumps(value).encode(), place.encode())
+
+    def digest(self, data: bytes) -> bytes:
+        """Return a digest that tells nothing of ``data``, also where that can be guessed, to who has only the store."""
+        return hmac.digest(self._of_digests, data, "sha256")
 
     def open(self, sealed: bytes, place: str) -> dict[str, Any]:
         """Return what ``close`` encrypted for that place. Raises SandboxError if it was changed, or by another key."""

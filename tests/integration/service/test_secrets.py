@@ -76,6 +76,8 @@ def test_a_secret_is_written_and_never_read(keeper: ServiceProcess) -> None:
         for name, body, status in (
             ("x", {"value": "short"}, 422), ("x", {"value": VALUE, "name": "y"}, 422), ("x", {"value": 7}, 422), ("x", {}, 422),
             (".x", {"value": VALUE}, 422), ("a%20b", {"value": VALUE}, 422), ("x", {"value": "x" * 70_000}, 422),
+            ("x", {"value": "ü" * 40_000}, 422), ("x", {"value": "a\0bcdefgh"}, 422), ("x", {"value": "\ud800bcdefgh"}, 422),
+            ("x", {"value": "a         "}, 422),
         ):  # fmt: skip
             answer = api.call("PUT", f"/secrets/{name}", body, status=status)
             assert VALUE not in json.dumps(answer)

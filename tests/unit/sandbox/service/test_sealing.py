@@ -21,6 +21,7 @@ def test_a_sealed_value_is_read_in_its_place_only_and_by_its_key() -> None:
     assert b"swordfish" not in sealed
     assert sealed != seal.close(value, "here"), "equal values look different"
     assert seal.open(sealed, "here") == value
+    assert seal.digest(b"guess") == seal.digest(b"guess") != Seal(b"x" * 32).digest(b"guess")
     for opened, place, by in (
         (sealed, "there", seal),
         (sealed, "here", Seal(b"x" * 32)),
