@@ -21,6 +21,8 @@ from sandbox.pipe.watching import CancelToken, Watch
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_SINGLE = frozenset({str, bytes, bool, int, float})
+
 
 def check_call(request: type[Request], args: Mapping[str, Any]) -> None:
     """Raise TypeError for an option that ``request`` does not have, one that is missing, or a value of a wrong type.
@@ -112,6 +114,8 @@ def _unknown_option(operation: str, option: str) -> TypeError:
 
 def _plain(value: Any) -> Any:
     """``value`` in the one type of its kind that is valid strictly."""
+    if value is None or type(value) in _SINGLE:  # most are, and the abstract classes below take a microsecond each
+        return value
     if isinstance(value, Mapping):
         return dict(value)
     is_list = isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray | memoryview)

@@ -6,7 +6,7 @@ import math
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -281,7 +281,7 @@ class Run(Change):
             return fields
         where = fields.get("spill_path") if not fields.get("spill_truncated") else None
         total, truncated = int(fields["output_bytes"]), bool(fields["truncated"])
-        return {**fields, **asdict(join_segments(reply["segments"], blob, total, truncated, where or None))}
+        return {**fields, **join_segments(reply["segments"], blob, total, truncated, where or None)._asdict()}
 
     def read_reply(self, reply: Reply, host: Host) -> Answer:
         """See the base class; the output may show that the shell could not parse the command."""

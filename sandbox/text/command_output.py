@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from sandbox.errors import SandboxUnavailableError
 
 HEAD, TAIL = 0, 1
 
 
-@dataclass(frozen=True, slots=True)
-class CommandOutput:
+class CommandOutput(NamedTuple):
     """``output`` has both streams in the order of arrival, ``stdout`` and ``stderr`` one each. A mark in each says what was cut.
 
     ``encoding_errors`` says that invalid UTF-8 was replaced in them. ``stdout_bytes`` and ``stderr_bytes`` are the bytes that were
