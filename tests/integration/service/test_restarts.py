@@ -141,6 +141,26 @@ def test_what_ended_while_nobody_looked_is_lost_with_a_reason(mortal: ServicePro
         assert api.call("PATCH", f"/sandboxes/{gone}", {"metadata": {}}, status=410)["reason"] == "removed"
 
 
+def test_paused_ones_that_somebody_removes_are_lost(mortal: ServiceProcess, engine: OwnEngine) -> None:
+    """One whose service paused it, and one that was paused before its service was killed."""
+    with Api(mortal) as api:
+        first, second = api.create(image=IMAGE), api.create(image=IMAGE)
+        api.call("POST", f"/sandboxes/{first}/pause")
+        containers = connect().api.containers
+        (paused,) = containers(filters={"status": "paused"})
+        connect().api.remove_container(paused["Id"], force=True, v=True)
+        assert eventually(lambda: api.state(first) == "lost", 40)
+        api.call("POST", f"/sandboxes/{second}/pause")
+        mortal.kill()
+        connect().api.remove_container(containers()[0]["Id"], force=True, v=True)
+    mortal.start()
+    with Api(mortal) as api:
+        assert eventually(lambda: api.state(second) == "lost", 40)
+        for ident in (first, second):
+            assert api.call("POST", f"/sandboxes/{ident}/resume", status=410)["code"] == "sandbox_unavailable"
+    assert engine.nothing_is_left()
+
+
 def test_one_that_dies_is_lost_with_its_post_mortem(mortal: ServiceProcess, engine: OwnEngine) -> None:
     with Api(mortal) as api:
         ident = api.create(image=IMAGE)
