@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from sandbox.docker.spec import SandboxSpec
+from sandbox.errors import SandboxError
 from sandbox.service.clock import now
 from sandbox.service.http.problems import Problem
 from sandbox.service.store import requests as request_rows
@@ -93,7 +94,10 @@ class Admission:
     async def _free_bytes(self) -> int | None:
         async with self._measuring:
             if time.monotonic() - self._measured_at > FREE_SECONDS:
-                self._free = await self._measure()
+                try:
+                    self._free = await self._measure()
+                except SandboxError:  # what is to be started will say so
+                    return None
                 self._measured_at = time.monotonic()
             return self._free
 

@@ -28,8 +28,11 @@ class Turns:
         self._most, self._free, self._seconds = most, most, seconds
         # When each tenant was here, as long as that is lately; the latest last.
         self._lately: dict[str, float] = {}
+        # The number of the last turn of each tenant that was here lately.
+        self._served: dict[str, int] = {}
+        self._number = 0
         self._taken: Counter[str] = Counter()
-        # By tenant, the next one first; nobody's queue is kept empty.
+        # By tenant; nobody's queue is kept empty.
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
@@ -55,6 +58,7 @@ class Turns:
             raise _too_many(len(queue))
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(tenant, deque()).append(mine)
+        self._pass_on()
         try:
             async with asyncio.timeout(self._seconds):
                 await mine
@@ -90,8 +94,11 @@ class Turns:
             if at - last < LATELY_SECONDS:
                 break
             del self._lately[other]
+            self._served.pop(other, None)
 
     def _count(self, tenant: str) -> None:
+        self._number += 1
+        self._served[tenant] = self._number
         self._free -= 1
         self._taken[tenant] += 1
 
@@ -104,18 +111,21 @@ class Turns:
 
     def _pass_on(self) -> None:
         """Give free turns to those who wait, the tenant that got none for the longest time first."""
-        for tenant in list(self._queues):
+        while self._free > 0 and (tenant := self._next()) is not None:
             queue = self._queues[tenant]
-            while queue and queue[0].done():  # its task was cancelled, and did not come to leave
-                queue.popleft()
-            if queue and self._may_take(tenant):
-                self._count(tenant)
-                queue.popleft().set_result(None)
-                del self._queues[tenant]  # to the end
-                if queue:
-                    self._queues[tenant] = queue
-            elif not queue:
+            self._count(tenant)
+            queue.popleft().set_result(None)
+            if not queue:
                 del self._queues[tenant]
+
+    def _next(self) -> str | None:
+        """Return the tenant whose turn it is, if any that waits may have one; forget those whose tasks were cancelled."""
+        for tenant, queue in list(self._queues.items()):
+            while queue and queue[0].done():
+                queue.popleft()
+            if not queue:
+                del self._queues[tenant]
+        return min(filter(self._may_take, self._queues), key=lambda tenant: self._served.get(tenant, 0), default=None)
 
 
 def _too_many(waiting: int) -> Problem:

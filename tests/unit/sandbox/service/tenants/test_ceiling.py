@@ -1,0 +1,200 @@
+"""What a caller asks for in words is refused if it is more than is allowed; what it leaves out is cut."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from sandbox.docker.spec import SandboxSpec
+from sandbox.limits import Limits
+from sandbox.network.policy import Network
+from sandbox.network.rules import Rule
+from sandbox.network.services.service import Service
+from sandbox.service.fleet.admission import narrowed_record
+from sandbox.service.http.bodies import CreateSandbox, read_body
+from sandbox.service.http.limits import BOUNDED
+from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.settings import Settings, read_settings
+from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.tenants import ceiling as under
+from sandbox.service.tenants.rules import Ceiling
+
+LOW = Ceiling(
+    images=("gamebox/base",),
+    profiles=("default",),
+    runtimes=("runsc", "default"),
+    largest={"memory_bytes": 1 << 30, "cpus": 0.5, "disk_bytes": 1 << 30, "idle_seconds": 60, "network_bytes": 1000},
+    most_time_to_live_seconds=600,
+    network="named",
+    hosts=("*.example.com:443", "example.org", "198.51.100.0/24:*"),
+)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return read_settings({"data": tmp_path_factory.mktemp("data")})
+
+
+def asked(settings: Settings, ceiling: Ceiling = LOW, **fields: Any) -> SandboxSpec:
+    return read_body(CreateSandbox, json.dumps(fields).encode()).spec(settings, ceiling)
+
+
+def forbidden(call: Any) -> str:
+    with pytest.raises(Problem) as caught:
+        call()
+    assert (caught.value.status, caught.value.code) == (403, ProblemCode.forbidden_by_operator)
+    assert caught.value.hint
+    return caught.value.detail
+
+
+def test_what_was_left_out_is_cut(settings: Settings) -> None:
+    spec = asked(settings)
+    assert (spec.limits.memory_bytes, spec.limits.cpus, spec.limits.disk_bytes) == (1 << 30, 0.5, 1 << 30)
+    assert (spec.limits.idle_seconds, spec.limits.lifetime_seconds, spec.limits.network_bytes) == (60, 600, 1000)
+    assert (spec.runtime, spec.limits.pids) == ("runsc", Limits().pids)
+
+
+def test_what_is_within_it_is_given(settings: Settings) -> None:
+    limits = {"memory_bytes": 1 << 28, "cpus": 0.25}
+    network = {"mode": "allow", "rules": ["a.example.com:443", "*.b.example.com:443", "example.org:80"]}
+    spec = asked(settings, limits=limits, network=network, runtime="default", time_to_live_seconds=600, idle_seconds=10)
+    assert (spec.limits.memory_bytes, spec.limits.cpus, spec.limits.idle_seconds) == (1 << 28, 0.25, 10)
+    assert (len(spec.network.rules), spec.runtime) == (3, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"image": "gamebox/node"}, "gamebox/node"),
+        ({"image": "sha256:" + "0" * 64}, "sha256"),
+        ({"image": "0123456789ab"}, "0123456789ab"),
+        ({"profile": "root"}, "root"),
+        ({"runtime": "kata"}, "kata"),
+        ({"limits": {"memory_bytes": (1 << 30) + 1}}, "memory_bytes"),
+        ({"limits": {"network_bytes": None}}, "network_bytes = null"),
+        ({"limits": {"idle_seconds": 61}}, "idle_seconds"),
+        ({"idle_seconds": 61}, "idle_seconds"),
+        ({"time_to_live_seconds": 601}, "601"),
+        ({"limits": {"lifetime_seconds": 601}}, "601"),
+        ({"network": {"mode": "open"}}, "A network without rules"),
+        ({"network": {"mode": "allow", "rules": ["example.com:443"]}}, "example.com:443"),
+        ({"network": {"mode": "allow", "rules": ["a.example.com"]}}, "a.example.com"),
+        ({"network": {"mode": "allow", "rules": ["a.example.com:443", "*"]}}, "'*'"),
+        ({"services": [{"name": "llm", "upstream": "https://other.example/"}]}, "other.example:443"),
+    ],
+)
+def test_what_is_asked_for_in_words_is_refused_if_it_is_more(settings: Settings, fields: dict[str, Any], named: str) -> None:
+    assert named in forbidden(lambda: asked(settings, **fields))
+
+
+def test_an_image_is_never_named_by_its_id(settings: Settings) -> None:
+    every = Ceiling(images=("*",))
+    assert asked(settings, every, image="debian").image == "debian"
+    for ident in ("sha256:" + "a" * 64, "a" * 64, "0123456789ab"):
+        forbidden(lambda ident=ident: asked(settings, every, image=ident))
+
+
+def test_no_network_is_no_service_either(settings: Settings) -> None:
+    none = Ceiling(network="none")
+    service = {"name": "llm", "upstream": "https://api.example.com/"}
+    forbidden(lambda: asked(settings, none, network={"mode": "allow", "rules": ["example.com"]}))
+    forbidden(lambda: asked(settings, none, services=[service]))
+    assert asked(settings, LOW, services=[{**service, "upstream": "https://a.example.com/v1"}]).services
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "within"),
+    [
+        ("example.com", "example.com", True),
+        ("example.com", "EXAMPLE.com.:443", True),
+        ("example.com", "example.com:8080", False),
+        ("example.com", "*.example.com", False),
+        ("*.example.com", "example.com", False),
+        ("*.example.com", "*.a.example.com", True),
+        ("*.example.com", "*.example.com", True),
+        ("*.example.com", "badexample.com", False),
+        ("*", "example.com", True),
+        ("*", "127.0.0.1", False),
+        ("*:*", "*", True),
+        ("example.com", "*", False),
+        ("10.0.0.0/8", "10.1.0.0/16", True),
+        ("10.0.0.0/8", "10.1.2.3", True),
+        ("10.0.0.0/8", "0.0.0.0/0", False),
+        ("10.0.0.0/8", "2001:db8::/32", False),
+        ("10.0.0.0/8:5432", "10.1.2.3", False),
+    ],
+)
+def test_a_rule_is_within_another_one_if_that_opens_every_host_and_port_of_it(outer: str, inner: str, within: bool) -> None:
+    assert under.encloses(Rule.parse(outer), Rule.parse(inner)) is within
+
+
+@given(st.sampled_from(["a.example.com:443", "*.example.com", "example.org", "*", "198.51.100.7:1-65535", "10.0.0.1"]))
+def test_a_network_that_was_narrowed_is_allowed(rule: str) -> None:
+    for network in (Network.allow(rule), Network.open(rule), Network.none()):
+        cut = under.narrowed_network(LOW, network)
+        under.check_network(LOW, cut)
+        assert set(cut.rules) <= set(network.rules)
+        assert cut.mode in ("none", "allow")
+        assert under.narrowed_network(Ceiling(network="none"), network) == Network.none()
+
+
+def test_a_record_whose_ceiling_was_made_lower_is_cut_and_one_within_it_is_the_same() -> None:
+    spec = SandboxSpec(network=Network.allow("a.example.com:443", "example.net"))
+    record = SandboxRecord(
+        id="a", tenant="t", ident="i", state="running", created_at=0, ends_at=9e9, time_to_live_seconds=9e9, spec=spec.to_data()
+    )
+    cut = narrowed_record(LOW, record)
+    assert [rule.text for rule in SandboxSpec.from_data(cut.spec).network.rules] == ["a.example.com:443"]
+    assert cut.time_to_live_seconds == 600
+    assert narrowed_record(LOW, cut) == cut
+    assert narrowed_record(Ceiling(most_time_to_live_seconds=1e10), record) == record
+
+
+def test_a_fork_is_cut_and_what_is_there_already_is_refused() -> None:
+    spec = SandboxSpec(image="gamebox/base", runtime="runsc", limits=Limits(memory_bytes=2 << 30, cpus=1))
+    assert (under.narrowed(LOW, spec).limits.memory_bytes, under.narrowed(LOW, spec).limits.cpus) == (1 << 30, 0.5)
+    assert "memory_bytes" in forbidden(lambda: under.check_running(LOW, spec))
+    under.check_running(LOW, under.narrowed(LOW, spec))
+    for other in ({"image": "gamebox/node"}, {"profile": "root"}, {"runtime": "kata"}):
+        changed = SandboxSpec(**{"image": "gamebox/base", "runtime": "runsc", **other})  # type: ignore[arg-type]
+        forbidden(lambda changed=changed: under.narrowed(LOW, changed))
+        forbidden(lambda changed=changed: under.check_running(LOW, changed))
+    service = Service("llm", "https://other.example/")
+    forbidden(lambda: under.check_running(LOW, SandboxSpec(runtime="runsc", services=(("llm", service),))))
+
+
+def test_every_limit_that_may_be_bounded_is_one() -> None:
+    assert set(BOUNDED) <= set(Limits.__dataclass_fields__)
+    for name in BOUNDED:
+        Ceiling(largest={name: 1})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"largest": {"disk": 1}},
+        {"largest": {"memory_bytes": 0}},
+        {"images": []},
+        {"hosts": ["http://example.com"]},
+        {"open_networks": ["example.com"]},
+        {"network": "bridge"},
+        {"other": 1},
+    ],
+)
+def test_a_ceiling_that_cannot_hold_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Ceiling.model_validate(fields)
+
+
+def test_the_settings_are_the_ceiling_of_tenants_that_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "service.toml").write_text('images = ["a/*"]\n[largest]\ncpus = 2\n[quota]\nsandboxes = 3\nmemory_bytes = 5\n')
+    monkeypatch.setenv("GAMEBOX_SERVICE_QUOTA__SANDBOXES", "7")
+    found = read_settings({"data": tmp_path})
+    assert (found.ceiling.images, found.ceiling.largest, found.ceiling.network) == (("a/*",), {"cpus": 2}, "public")
+    assert (found.quota.sandboxes, found.quota.memory_bytes, found.quota.creations_waiting) == (7, 5, 64)
