@@ -75,6 +75,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._by_id: dict[str, RequestUnderWay] = {}
+        self._answered: dict[str, int] = {}  # the sizes of the answers, in their order
         self._kept_bytes = 0
 
     def find(self, ident: str) -> RequestUnderWay:
@@ -113,15 +114,12 @@ class Requests:
         if task.cancelled() or task.exception() is not None:  # nothing to be had by asking again
             self._by_id.pop(request.id, None)
             return
-        self._kept_bytes += len(task.result().plain)
-        self._by_id[request.id] = self._by_id.pop(request.id, request)  # the order is that of the answers
-        answered = [each for each in self._by_id.values() if each.answer is not None]
-        for each in answered[:-1]:
-            if len(answered) <= MOST_ANSWERS and self._kept_bytes <= MOST_ANSWER_BYTES:
-                return
-            answered.remove(each)
-            del self._by_id[each.id]
-            self._kept_bytes -= len(each.answer.plain if each.answer else b"")
+        self._answered[request.id] = size = len(task.result().plain)
+        self._kept_bytes += size
+        while len(self._answered) > 1 and (len(self._answered) > MOST_ANSWERS or self._kept_bytes > MOST_ANSWER_BYTES):
+            oldest = next(iter(self._answered))
+            self._kept_bytes -= self._answered.pop(oldest)
+            del self._by_id[oldest]
 
 
 def digest_of(operation: str, args: Mapping[str, Any]) -> bytes:

@@ -13,6 +13,7 @@ import re
 import sqlite3
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ Level = Literal["debug", "info", "warning", "error"]
 MOST_WAITING = 10_000
 CLOSE_SECONDS = 2.0
 MOST_CHARS = 2000
+# Lines that come within this time are written together: a thread that wakes for each would hold up the next request.
+TOGETHER_SECONDS = 0.02
 # The request on whose behalf something is logged; tasks that it starts keep it.
 current_request: ContextVar[Mapping[str, Any] | None] = ContextVar("current_request", default=None)
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
@@ -130,6 +133,7 @@ class LineHandler(logging.Handler):
 
     def _work(self) -> None:
         while (line := self._lines.get()) is not None:
+            time.sleep(TOGETHER_SECONDS)
             lines = [line]
             ended = False
             while not ended and len(lines) < MOST_WAITING:

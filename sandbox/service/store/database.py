@@ -8,6 +8,7 @@ import logging
 import queue
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +28,8 @@ Job = tuple[Call[Any], asyncio.Future[Any] | None, asyncio.AbstractEventLoop | N
 STORE = "service.db"
 # Calls that are written in one transaction: more of them keep the first one waiting.
 MOST_TOGETHER = 64
+# How long what nobody waits for may wait for more of its kind.
+NOTE_SECONDS = 0.05
 # Another process that has the file open, such as a backup, is waited for.
 BUSY_SECONDS = 5.0
 # What a call did wrong, and no others of its transaction.
@@ -39,6 +42,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.on_error: Callable[[], None] = lambda: None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._notes: deque[Call[Any]] = deque()
         self._failing = False
         self._connection = opened(path)
         self.seal = _seal_of(path, self._connection)
@@ -56,12 +60,19 @@ class Database:
         return future
 
     def note(self, call: Call[Any]) -> None:
-        """Have ``call(connection)`` called, without waiting for it: a kill may lose it."""
-        self._jobs.put((call, None, None))
+        """Have ``call(connection)`` called some time, without waiting for it: a kill may lose it."""
+        self._notes.append(call)
+        if len(self._notes) == 1:  # several wake the thread once
+            asyncio.get_running_loop().call_later(NOTE_SECONDS, self._hand_over)
+
+    def _hand_over(self) -> None:
+        while self._notes:
+            self._jobs.put((self._notes.popleft(), None, None))
 
     def close(self) -> None:
         """Carry out what was asked for and close the file; may be called more than once."""
         if self._thread.is_alive():
+            self._hand_over()
             self._jobs.put(None)
             self._thread.join()
 
