@@ -300,20 +300,21 @@ class Environment(OperationMethods, StateMethods):
         started = time.monotonic()
         try:
             return work(started)
-        except ValidationError as error:
+        except (ValidationError, SandboxError, OSError) as error:
+            return self._failed(kind, error, started)
+
+    def _failed(self, kind: type[Request], error: Exception, started: float) -> Failure[Any]:
+        """Return the failure for what an operation raised. Raises what is none."""
+        if isinstance(error, ValidationError):
             raise_if_wrong_call(kind, error)
             return invalid_arguments(kind, error, self.hidden.mask.text)
-        except SandboxError as error:
-            if error.code is ErrorCode.sandbox_closed:
-                raise
+        if isinstance(error, SandboxError) and error.code is not ErrorCode.sandbox_closed:
             return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
-        except OSError as error:  # of the host's files; the pipe's own are worded by the transport
-            message = (
-                f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
-            )
-            return Failure(
-                ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown"
-            )
+        if not isinstance(error, OSError):
+            raise error
+        # Of the host's files; the pipe's own are worded by the transport.
+        message = f"{error.filename or 'A file'} on the host could not be read or written: {error.strerror or error}."
+        return Failure(ErrorCode.io_error, message, "Check the files on the host, then do it again.", effects="unknown")
 
     def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[op.UploadResult]:
         return Failure.of(_unsupported("upload"))

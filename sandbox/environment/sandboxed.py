@@ -6,10 +6,12 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+from pydantic import ValidationError
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_types
@@ -36,7 +38,7 @@ from sandbox.state.history import History
 from sandbox.state.initial_workspace import InitialWorkspace
 from sandbox.state.methods import MOST_CHANGES
 from sandbox.text.wording import duration, size
-from sandbox.transfers.copying import Incoming, bounded, outgoing
+from sandbox.transfers.copying import Incoming, bounded, outgoing, too_large
 
 from .base import Approver, Environment
 from .call_errors import check_request
@@ -624,6 +626,82 @@ class SandboxedEnvironment(Environment):
             return self._envelope(request, request.read_reply(reply, self._host), started)
 
         return self.hidden.envelope(self._answered(op.Download, work))
+
+    async def upload_awaited(
+        self,
+        kind: Literal["file", "tree"],
+        pieces: AsyncIterable[bytes],
+        path: str,
+        *,
+        mode: int | None = None,
+        initial: bool = False,
+    ) -> Envelope[op.UploadResult]:
+        """Do what ``upload_pieces`` does, in an asyncio loop: a thread works only where the pipe has no room for a piece."""
+        import asyncio
+
+        from sandbox.pipe.awaiting import request as ask
+
+        base: InitialWorkspace | None = None
+
+        def begin() -> InitialWorkspace:
+            history = self.state.history
+            with history.lock:
+                history.base = made = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
+            return made
+
+        def finish() -> None:
+            with self.state.history.lock:
+                self.state.begin(empty=False)
+
+        async def passing() -> AsyncGenerator[bytes, None]:
+            sent = 0
+            async for piece in pieces:
+                sent += len(piece)
+                if sent > self.limits.transfer_bytes:
+                    raise too_large(self.limits.transfer_bytes)
+                if base is not None:
+                    base.keep(piece)
+                yield piece
+
+        async def work(started: float) -> Envelope[op.UploadResult]:
+            nonlocal base
+            request = op.Upload(path=path, kind=kind, mode=mode)
+            base = await asyncio.to_thread(begin) if initial else None
+            transport, args = self._live(), request.model_dump()
+            async with contextlib.aclosing(passing()) as body:
+                reply = await ask(transport, "upload", args, timeout_seconds=SILENCE_SECONDS, stoppable=False, body=body)
+            envelope: Envelope[op.UploadResult] = self._envelope(request, request.read_reply(reply, self._host), started)
+            if initial and self.track_changes:
+                await asyncio.to_thread(finish)
+            return envelope
+
+        return self.hidden.envelope(await self._awaited(op.Upload, work))
+
+    async def download_awaited(
+        self, path: str, sink: Callable[[bytes | memoryview], Awaitable[None]], *, without: Sequence[str] = ()
+    ) -> Envelope[op.DownloadResult]:
+        """Do what ``download_pieces`` does, in an asyncio loop and without a thread."""
+        from sandbox.pipe.awaiting import request as ask
+
+        async def work(started: float) -> Envelope[op.DownloadResult]:
+            request = op.Download(path=path, without=tuple(without))
+            transport, args = self._live(), request.model_dump()
+            reply = await ask(
+                transport, "download", args, timeout_seconds=SILENCE_SECONDS, stoppable=False, sink=sink
+            )
+            return self._envelope(request, request.read_reply(reply, self._host), started)
+
+        return self.hidden.envelope(await self._awaited(op.Download, work))
+
+    async def _awaited(
+        self, kind: type[op.Request], work: Callable[[float], Awaitable[Envelope[T]]]
+    ) -> Envelope[T]:
+        """Do what ``_answered`` does with a coroutine."""
+        started = time.monotonic()
+        try:
+            return await work(started)
+        except (ValidationError, SandboxError, OSError) as error:
+            return self._failed(kind, error, started)
 
     def download(
         self,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterable, Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
 
 from .pending_request import GRACE_SECONDS, SHORT, Cut, PendingRequest
@@ -28,22 +30,26 @@ async def request(
     watch: Watch | None = None,
     request_id: str | None = None,
     max_reply_bytes: int = MAX_REPLY_BYTES,
+    body: AsyncIterable[bytes] | None = None,
+    sink: Callable[[bytes | memoryview], Awaitable[None]] | None = None,
 ) -> Reply:
-    """Do what ``Transport.request`` does. Nothing is streamed: ``watch`` only stops the operation.
+    """Do what ``Transport.request`` does. ``watch`` only stops the operation: the output of a command is not streamed.
 
-    If the task is cancelled, what is ``stoppable`` is stopped before the cancellation is raised; anything else goes on.
+    If the task is cancelled, what is ``stoppable`` is stopped before the cancellation is raised, and what streams a ``body`` or
+    to a ``sink`` is given up; anything else goes on.
     """
     seconds = timeout_seconds + GRACE_SECONDS
-    pending = PendingRequest(seconds, max_reply_bytes, time.monotonic() + seconds)
+    deadline = time.monotonic() + seconds
+    pending = PendingRequest(seconds, max_reply_bytes, deadline, body is not None, sink is not None)
     while not transport.connected and transport.loss is None:  # noqa: ASYNC110  # rare: it is reached again
         await asyncio.sleep(TURN_SECONDS)
     fields = transport.register(pending, operation, args, request_id, blob_for)
     task = _Task(transport, pending, stoppable)
     try:
         with contextlib.nullcontext() if watch is None else watch.stopping(pending.cancel):
-            reply = await task.answer(fields, blob)
+            reply = await task.answer(fields, blob, body, sink)
     except asyncio.CancelledError:
-        if stoppable or pending.sent_by is None:
+        if stoppable or pending.sent_by is None or pending.sends or pending.takes:
             transport.give_up_request(pending, 0)
             raise
         _leave(transport, pending, fields)
@@ -92,11 +98,19 @@ class _Task:
         if self._sleeping is not None and not self._sleeping.done():
             self._sleeping.set_result(None)
 
-    async def answer(self, fields: dict[str, Any], blob: bytes) -> Reply:
-        """Send the request and return the reply. Raises SandboxError."""
+    async def answer(
+        self,
+        fields: dict[str, Any],
+        blob: bytes,
+        body: AsyncIterable[bytes] | None = None,
+        sink: Callable[[bytes | memoryview], Awaitable[None]] | None = None,
+    ) -> Reply:
+        """Send the request and return the reply. Raises SandboxError, and what ``body`` and ``sink`` raise."""
         pending, transport = self._pending, self._transport
         with contextlib.suppress(Cut):
             await self._send(fields, blob)
+            if body is not None:
+                await self._send_body(body)
         while True:
             if pending.again:
                 with contextlib.suppress(Cut):
@@ -105,12 +119,56 @@ class _Task:
                 pending.begin_stopping()
                 with contextlib.suppress(Cut):
                     await self._send_frame(Kind.CANCEL)
+            if pending.chunks:
+                await self._pass_on(sink)
+                continue
             if pending.reply is not None:
                 return pending.reply
             if pending.error is not None:
                 raise pending.error
             for seconds in pending.waits():
                 await self._sleep(seconds)
+
+    async def _send_body(self, body: AsyncIterable[bytes]) -> None:
+        """Stream ``body`` to the operation; see ``PendingRequest.send_body``."""
+        pending, began = self._pending, time.monotonic()
+        try:
+            async for chunk in body:
+                pending.lent += time.monotonic() - began  # a source that is slow is no silence of the guest
+                view = memoryview(chunk)
+                while view:
+                    while pending.outgoing.left <= 0 and not pending.answered:
+                        for seconds in pending.waits():
+                            await self._sleep(seconds)
+                    if pending.answered:  # a failure
+                        return
+                    self._raise_if_cancelled()
+                    piece = view[: min(pending.outgoing.left, wire.MAX_PAYLOAD)]
+                    with pending.lock:
+                        pending.outgoing.use(len(piece))
+                    await self._send_frame(Kind.DATA, piece)
+                    view = view[len(piece) :]
+                began = time.monotonic()
+        except BaseException as error:  # the guest must not take a part for the whole
+            problem = f"the source failed: {str(error) or type(error).__name__}"
+            self._transport.try_send(Kind.END, pending.channel, problem.encode("utf-8", "replace")[:500], wait_seconds=0)
+            raise
+        await self._send_frame(Kind.END)
+
+    async def _pass_on(self, sink: Callable[[bytes | memoryview], Awaitable[None]] | None) -> None:
+        """Pass the next piece of the stream from the guest to ``sink``, and let the guest send more."""
+        pending = self._pending
+        self._raise_if_cancelled()
+        with pending.lock:
+            chunk = pending.chunks.popleft()
+            pending.incoming.consume(len(chunk))
+        if sink is not None:
+            began = time.monotonic()
+            await sink(chunk)
+            pending.lent += time.monotonic() - began
+        if pending.incoming.credit_due:
+            with contextlib.suppress(Cut):
+                await self._send_frame(Kind.CREDIT, pending.incoming.credit())
 
     async def _send(self, fields: dict[str, Any], blob: bytes) -> None:
         """Send the request, in a thread where the pipe may have to be waited for."""
@@ -144,6 +202,11 @@ class _Task:
             except asyncio.CancelledError:
                 self._cancel()
         under_way.result()
+
+    def _raise_if_cancelled(self) -> None:
+        """Raise CancelledError if the task was cancelled where that had to wait."""
+        if self.cancelled:
+            raise asyncio.CancelledError
 
     def _cancel(self) -> None:
         if not self.cancelled:

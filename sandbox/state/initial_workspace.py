@@ -30,11 +30,13 @@ class InitialWorkspace:
     def copy_passing(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the same pieces, keeping a copy of each."""
         for piece in pieces:
-            if not self.lost:
-                self._keep(piece)
+            self.keep(piece)
             yield piece
 
-    def _keep(self, piece: bytes) -> None:
+    def keep(self, piece: bytes) -> None:
+        """Keep a copy of the next piece."""
+        if self.lost:
+            return
         self._size += len(piece)
         if self._size > self._limit:
             self._give_up(f"it has more than {self._limit} bytes")

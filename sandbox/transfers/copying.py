@@ -58,10 +58,14 @@ def bounded(pieces: Iterable[bytes], limit: int) -> Iterable[bytes]:
     for piece in pieces:
         sent += len(piece)
         if sent > limit:
-            raise OperationError(
-                ErrorCode.file_too_large, f"The upload is larger than the transfer limit of {limit} bytes.", _SMALLER
-            )
+            raise too_large(limit)
         yield piece
+
+
+def too_large(limit: int) -> OperationError:
+    """Return the error of an upload of more than ``limit`` bytes."""
+    words = f"The upload is larger than the transfer limit of {limit} bytes."
+    return OperationError(ErrorCode.file_too_large, words, _SMALLER)
 
 
 class Incoming:

@@ -1,10 +1,10 @@
-"""Bytes between a task of the loop and a thread of the pipe, both ways, in bounded memory."""
+"""Bytes from a task of the loop to a thread of the pipe, in bounded memory."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 # What may wait between both sides.
 MOST_BYTES = 1 << 20
@@ -93,30 +93,3 @@ class BodyBridge(Bridge):
                 return
             self._loop.call_soon_threadsafe(self._news.set)
             yield data
-
-
-class SinkBridge(Bridge):
-    """Written by a thread, read by a task."""
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Pass ``data`` on, in the writer's thread; waits while much of what came before was not read. Raises BrokenOffError."""
-        piece = bytes(data)
-        with self._changed:
-            while self._size >= MOST_BYTES and not self._broken:
-                self._changed.wait(LOOK_SECONDS)
-            self._add(piece)
-        self._loop.call_soon_threadsafe(self._news.set)
-
-    async def read(self) -> AsyncIterator[bytes]:
-        """Yield what comes. Raises BrokenOffError."""
-        while True:
-            self._news.clear()
-            with self._changed:
-                data = self._take()
-                self._changed.notify_all()
-            if data is None:
-                return
-            if data:
-                yield data
-            else:
-                await self._news.wait()

@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 TIDY_SECONDS = 600.0
-# Uploads and downloads at once: each holds a thread for as long as its client takes.
-MOST_TRANSFERS = 64
+# Uploads and downloads at once: each holds about 1 MiB for as long as its client takes, and no thread.
+MOST_TRANSFERS = 512
 # Creations, events and requests without an answer of longer ago are forgotten; of those with one there are many more.
 REMEMBERED_SECONDS, ANSWERED_SECONDS = 86400.0, 900.0
 # The sections of a description that change from moment to moment are asked for.
@@ -73,7 +73,6 @@ class Fleet:
         self._live: dict[str, LiveSandbox] = {}
         self.watching = Watching()
         self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
-        self._transfers = ThreadPoolExecutor(MOST_TRANSFERS, thread_name_prefix="gamebox-transfer")
         self._creating = Turns(settings.engine_calls, seconds=settings.create_wait_seconds)
         self._calls, self.moving = Turns(settings.engine_calls), Turns(MOST_TRANSFERS)
         self.pools = Pools(settings, database, self._in_engine, self.spawn)
@@ -129,7 +128,6 @@ class Fleet:
         running = [each.environment for each in self._all() if each.record.state == "running" and each.environment]
         await asyncio.gather(*(each.close() for each in running), return_exceptions=True)
         self._engine.shutdown(wait=False, cancel_futures=True)
-        self._transfers.shutdown(wait=False, cancel_futures=True)
 
     async def drain(self, seconds: float) -> None:
         """Wait until no request is under way, at most so long."""
@@ -543,10 +541,6 @@ class Fleet:
         output = self.tenants.find(record.tenant).output
         attach = lambda: self._attach(self._live[record.id])  # noqa: E731
         return LiveSandbox(record, attach, output, checkpoints, self.watching)
-
-    def transfer(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Call in a thread of those that move files; within a turn at ``moving``."""
-        return asyncio.get_running_loop().run_in_executor(self._transfers, call)
 
     async def _in_engine(self, call: Callable[[], T], tenant: str = NOBODY) -> T:
         """Call in a thread of those that speak with the engine: so many at once, the others wait for their turn."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import aclosing
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
@@ -14,11 +15,10 @@ from starlette.responses import StreamingResponse
 
 from sandbox import operations as op
 from sandbox.aio import AsyncEnvironment
-from sandbox.envelope import Envelope, Failure
+from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations.wire import envelope_data
-from sandbox.service.fleet.bridges import BodyBridge, BrokenOffError, SinkBridge
 from sandbox.service.house import User, house_of, sandbox_of
 from sandbox.service.http.bodies import Body, read_body
 from sandbox.service.http.problems import Problem, ProblemCode, problem_of
@@ -27,6 +27,8 @@ from sandbox.service.http.reading import body_of
 router = APIRouter(tags=["files"])
 CHUNKS = "application/vnd.gamebox.chunks"
 BODY_BYTES = 1 << 16
+# Pieces of a download that wait for its client; each is at most 256 KiB.
+PIECES_AHEAD = 4
 # What programs in a sandbox wrote is no page of ours.
 HOSTILE = {
     "Content-Disposition": "attachment",
@@ -113,91 +115,78 @@ async def _upload(
 ) -> Envelope[Any]:
     try:
         inner = _inner(await ready)
+        async with house_of(request).fleet.moving.turn(tenant):
+            return await inner.upload_awaited(kind, request.stream(), path, mode=mode, initial=initial)
     except SandboxError as error:
         return Failure.of(error)
-    bridge = BodyBridge()
-
-    def work() -> Envelope[Any]:
-        try:
-            return inner.upload_pieces(kind, bridge, path, mode=mode, initial=initial)
-        except SandboxError as error:
-            return Failure.of(error)
-        except BrokenOffError:
-            return _left()
-        finally:
-            bridge.break_off()
-
-    async with house_of(request).fleet.moving.turn(tenant):
-        return await _received(request, house_of(request).fleet.transfer(work), bridge)
-
-
-async def _received(request: Request, under_way: asyncio.Future[Envelope[Any]], bridge: BodyBridge) -> Envelope[Any]:
-    try:
-        async for data in request.stream():
-            await bridge.write(data)
-        bridge.finish()
-    except BrokenOffError:
-        pass  # it has failed: the answer says why
-    except BaseException:  # the client has left: half a file is none
-        bridge.break_off()
-        raise
-    return await under_way
 
 
 async def _chunks(
     request: Request, tenant: str, environment: AsyncEnvironment, body: DownloadBody
 ) -> AsyncIterator[bytes]:
-    inner, bridge = _inner(environment), SinkBridge()
-    async with house_of(request).fleet.moving.turn(tenant):
-        under_way = _download(request, inner, body.path, body.without, bridge)
-        try:
-            async for data in bridge.read():
-                yield len(data).to_bytes(4, "big") + data
-            envelope = await under_way
-            yield bytes(4) + json.dumps(envelope_data(envelope)).encode()
-        finally:
-            bridge.break_off()
+    async with (
+        house_of(request).fleet.moving.turn(tenant),
+        aclosing(_download(_inner(environment), body.path, body.without)) as pieces,
+    ):
+        async for piece in pieces:
+            if isinstance(piece, Success | Failure):
+                yield bytes(4) + json.dumps(envelope_data(piece)).encode()
+            else:
+                yield b"".join((len(piece).to_bytes(4, "big"), piece))
 
 
-async def _pieces(request: Request, tenant: str, environment: AsyncEnvironment, path: str) -> AsyncIterator[bytes]:
+async def _pieces(
+    request: Request, tenant: str, environment: AsyncEnvironment, path: str
+) -> AsyncGenerator[bytes | memoryview, None]:
     """Yield the bytes of a download. Raises SandboxError if it fails, which cuts the connection."""
-    bridge = SinkBridge()
-    async with house_of(request).fleet.moving.turn(tenant):
-        under_way = _download(request, _inner(environment), path, (), bridge)
-        try:
-            async for data in bridge.read():
-                yield data
-            (await under_way).unwrap()
-        finally:
-            bridge.break_off()
+    async with house_of(request).fleet.moving.turn(tenant), aclosing(_download(_inner(environment), path, ())) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, Success | Failure):
+                piece.unwrap()
+            else:
+                yield piece
 
 
-def _download(
-    request: Request, inner: SandboxedEnvironment, path: str, without: tuple[str, ...], bridge: SinkBridge
-) -> asyncio.Future[Envelope[Any]]:
-    def work() -> Envelope[Any]:
+async def _download(
+    inner: SandboxedEnvironment, path: str, without: tuple[str, ...]
+) -> AsyncGenerator[bytes | memoryview | Envelope[Any], None]:
+    """Yield the bytes of a download as they come, and last its envelope. Few of them wait for a client that is slow."""
+    pieces: asyncio.Queue[bytes | memoryview | Envelope[Any] | Exception] = asyncio.Queue(PIECES_AHEAD)
+
+    async def work() -> None:
         try:
-            return inner.download_pieces(path, bridge.write, without=without)
+            await pieces.put(await inner.download_awaited(path, pieces.put, without=without))
         except SandboxError as error:
-            return Failure.of(error)
-        except BrokenOffError:
-            return _left()
-        finally:
-            bridge.finish()
+            await pieces.put(Failure.of(error))
+        except Exception as error:  # noqa: BLE001  # raised where they are read
+            await pieces.put(error)
 
-    return house_of(request).fleet.transfer(work)
+    task = asyncio.create_task(work())
+    try:
+        while True:
+            piece = await pieces.get()
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+            if isinstance(piece, Success | Failure):
+                return
+    finally:
+        task.cancel()
 
 
-async def _cut(pieces: AsyncIterator[bytes], start: int, end: int) -> AsyncIterator[bytes]:
+async def _cut(
+    pieces: AsyncGenerator[bytes | memoryview, None], start: int, end: int
+) -> AsyncIterator[bytes | memoryview]:
     """Yield the bytes from ``start`` to ``end``, and read no further."""
     at = 0
-    async for data in pieces:
-        part = data[max(0, start - at) : max(0, end - at)]
-        at += len(data)
-        if part:
-            yield part
-        if at >= end:
-            return
+    async with aclosing(pieces):
+        async for data in pieces:
+            part = data[max(0, start - at) : max(0, end - at)]
+            at += len(data)
+            if part:
+                yield part
+            if at >= end:
+                return
 
 
 def _range_of(request: Request, size: int) -> tuple[int, int]:
@@ -237,10 +226,6 @@ def _inner(environment: AsyncEnvironment) -> SandboxedEnvironment:
     inner = environment.environment
     assert isinstance(inner, SandboxedEnvironment)  # noqa: S101  # the fleet makes no other
     return inner
-
-
-def _left() -> Failure[Any]:
-    return Failure(ErrorCode.transfer_incomplete, "The client left before the end.", "Send it again.", retryable=True)
 
 
 def _envelope(envelope: Envelope[Any]) -> Response:

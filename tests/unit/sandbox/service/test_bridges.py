@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import threading
-import time
 
 import pytest
 
-from sandbox.service.fleet.bridges import MOST_BYTES, BodyBridge, BrokenOffError, SinkBridge
+from sandbox.service.fleet.bridges import BodyBridge, BrokenOffError
 
 DATA = random.Random(1).randbytes(5_000_000)
 PIECES = [DATA[at : at + 50_000] for at in range(0, len(DATA), 50_000)]
@@ -26,47 +23,6 @@ def test_a_thread_reads_all_that_a_task_writes() -> None:
         return await reading
 
     assert asyncio.run(work()) == DATA
-
-
-def test_a_task_reads_all_that_a_thread_writes() -> None:
-    async def work() -> bytes:
-        bridge = SinkBridge()
-
-        def write() -> None:
-            for piece in PIECES:
-                bridge.write(memoryview(piece))
-            bridge.finish()
-
-        thread = threading.Thread(target=write)
-        thread.start()
-        found = [data async for data in bridge.read()]
-        thread.join()
-        return b"".join(found)
-
-    assert asyncio.run(work()) == DATA
-
-
-def test_a_writer_waits_for_a_slow_reader() -> None:
-    async def work() -> None:
-        bridge, written = SinkBridge(), 0
-
-        def write() -> None:
-            nonlocal written
-            with contextlib.suppress(BrokenOffError):
-                while True:
-                    bridge.write(bytes(100_000))
-                    written += 100_000
-
-        thread = threading.Thread(target=write)
-        thread.start()
-        await asyncio.sleep(0.3)
-        assert written <= MOST_BYTES + 100_000
-        began = time.monotonic()
-        bridge.break_off()
-        thread.join()
-        assert time.monotonic() - began < 0.5
-
-    asyncio.run(work())
 
 
 def test_a_task_that_writes_is_told_when_the_reader_leaves() -> None:
