@@ -117,7 +117,9 @@ class Transport:
         fields, _ = self._hello.wait_for_reply(self)
         if fields.get("protocol") != wire.PROTOCOL:
             raise SandboxUnavailableError(
-                "protocol_violation", f"The guest speaks protocol {fields.get('protocol')!r}."
+                "protocol_violation",
+                f"The guest speaks protocol {fields.get('protocol')!r:.20}, and this version of gamebox {wire.PROTOCOL}.",
+                "Use the sandbox with the version that made it.",
             )
         return fields
 

@@ -28,6 +28,7 @@ from .operators.logs import log_event, logging_to
 from .operators.metrics_listener import MetricsListener
 from .operators.systemd import notify
 from .operators.tracing import Tracing
+from .operators.versions import check_guests
 from .ports.proxy import ignore_cut_responses
 from .ports.upgrades import Upgrades
 from .settings import Settings, read_address
@@ -35,6 +36,9 @@ from .store.database import STORE, Database
 
 log = logging.getLogger(__name__)
 
+# How often a service that ends with its last sandbox looks, and the states that it waits for.
+LOOK_SECONDS = 0.5
+LIVING = ("creating", "running", "paused", "deleting")
 # Of a message on a WebSocket, whatever parts it comes in.
 FRAME_BYTES = 1 << 20
 
@@ -49,6 +53,7 @@ def _serve(settings: Settings, started: Callable[[str, Path | None], None], trac
     lock = own_folder(settings.data)
     try:
         Connection.most = min(CONNECTIONS, _raised_descriptor_limit() // 2)
+        check_guests(settings.data / STORE)
         database = Database(settings.data / STORE)
         house = make_house(settings, database, tracing)
         listener = _listen(settings.host, settings.port)
@@ -103,6 +108,15 @@ class _Server(uvicorn.Server):
         if self._metrics is not None:
             self._metrics.begin()
         notify("READY=1")
+        if self._house.settings.drain:
+            self._waiting = asyncio.create_task(self._end_with_the_last())
+
+    async def _end_with_the_last(self) -> None:
+        """End when no sandbox is left."""
+        while any(self._house.fleet.count_states()[state] for state in LIVING):  # noqa: ASYNC110  # they end in many ways
+            await asyncio.sleep(LOOK_SECONDS)
+        log_event(log, logging.INFO, "all sandboxes have ended, and so does the service")
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End: no new requests, those under way within the time to drain, streams of events at once."""

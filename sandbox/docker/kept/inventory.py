@@ -18,6 +18,7 @@ from sandbox.docker.container.enforcement import boot_id
 from sandbox.docker.engine.client import translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.guest.protocol.wire import PROTOCOL
 
 from . import labels as marks
 from . import owners, waiting
@@ -39,7 +40,8 @@ class Listed:
     ``status`` is the engine's word (running, paused, created). ``deadline_left_seconds`` is how long a detached one waits for an
     orchestrator, as far as that is known here; ``ident`` the name of its container. ``here`` says that this host made it, at this
     boot: one that is elsewhere is then another user's of this host (whose files on it are not ours). ``service`` says that it
-    belongs to a service, which may not run at the moment, and ``of_service`` to which.
+    belongs to a service, which may not run at the moment, and ``of_service`` to which. ``made_by`` is the version
+    of Gamebox that made a kept one, ``protocol`` what its guest speaks.
     """
 
     id: str
@@ -57,6 +59,8 @@ class Listed:
     here: bool
     service: bool = False
     of_service: str = ""
+    made_by: str = ""
+    protocol: int = PROTOCOL
 
     @property
     def others(self) -> str:
@@ -126,7 +130,8 @@ def _is(listed: Listed, wanted: str) -> bool:
 
 
 def _listed(found: dict[str, Any], ident: str) -> Listed:
-    kept = marks.keep(found) is not None
+    fields = marks.keep(found)
+    kept = fields is not None
     host = marks.text(found, HOST_LABEL)
     here = host == socket.gethostname() and marks.text(found, BOOT_LABEL) == boot_id()
     made = marks.started(found) or float(found.get("Created") or time.time())
@@ -164,4 +169,6 @@ def _listed(found: dict[str, Any], ident: str) -> Listed:
         here=here,
         service=bool(marks.text(found, SERVICE_LABEL)),
         of_service=marks.text(found, SERVICE_LABEL)[:64],
+        made_by=marks.made_by(fields or {}),
+        protocol=PROTOCOL if fields is None else marks.protocol(fields),
     )

@@ -21,6 +21,7 @@ from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.protocol.reattach import TOKEN_BYTES
+from sandbox.guest.protocol.wire import PROTOCOL
 from sandbox.limits import Limits
 from sandbox.names import RULES, is_sandbox_name
 from sandbox.network.policy import Network
@@ -76,6 +77,7 @@ class Kept:
         disk = self.disk
         fields = {
             "version": version("gamebox"),
+            "protocol": PROTOCOL,
             "token": self.token.hex(),
             "seconds": self.spec.keep_seconds,
             "spec": self.spec.to_data(),
@@ -181,6 +183,8 @@ def read_kept(listed: dict[str, Any]) -> Kept:
     try:
         if ident is None or fields is None:
             raise ValueError("its labels cannot be read")
+        if marks.protocol(fields) != PROTOCOL:
+            raise ValueError(f"its guest speaks protocol {marks.protocol(fields)}, and this version {PROTOCOL}")
         spec = SandboxSpec.from_data(fields["spec"]) if "spec" in fields else _spec_of_0_1(fields)
         disk = fields["disk"]
         return Kept(
@@ -202,7 +206,7 @@ def read_kept(listed: dict[str, Any]) -> Kept:
             service=bool(marks.text(listed, SERVICE_LABEL)),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, SandboxError) as error:
-        made_by = str((fields or {}).get("version", "0.1.0"))[:40]
+        made_by = marks.made_by(fields or {})
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"The sandbox {listed['Id'][:12]} was made by another version of gamebox "

@@ -54,6 +54,17 @@ def keep(listed: dict[str, Any]) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
+def protocol(fields: dict[str, Any]) -> int:
+    """Return which protocol the guest of a kept sandbox speaks; the first one was not written down. -1 if it is not known."""
+    value = fields.get("protocol", 1)
+    return value if isinstance(value, int) and 0 <= value < 1 << 31 else -1
+
+
+def made_by(fields: dict[str, Any]) -> str:
+    """Return the version of Gamebox that made a kept sandbox."""
+    return "".join(each for each in str(fields.get("version", "0.1.0"))[:40] if each.isprintable())
+
+
 def keep_seconds(listed: dict[str, Any]) -> float | None:
     """Return the seconds that a kept sandbox waits for an orchestrator."""
     try:

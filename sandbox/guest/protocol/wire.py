@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     # Receives a piece of a stream; the memory is valid until it returns.
     Taker: TypeAlias = "Callable[[memoryview], None]"
 
-PROTOCOL = 1
+# Raised when hosts and guests of two versions would misunderstand each other: 2 has the content of ``write`` in the blob.
+PROTOCOL = 2
 HEADER = struct.Struct(">8sIB3sII")
 MAX_PAYLOAD = 256 * 1024
 WINDOW = 2 * 1024 * 1024

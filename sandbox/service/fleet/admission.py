@@ -11,7 +11,7 @@ from typing import Any
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import SandboxError
 from sandbox.service.clock import now
-from sandbox.service.http.problems import Problem
+from sandbox.service.http.problems import Problem, drains_first
 from sandbox.service.store import requests as request_rows
 from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
@@ -30,11 +30,18 @@ FREE_SECONDS = 1.0
 
 
 class Admission:
-    """Lets sandboxes in. ``free_bytes`` measures the engine's disk, None if it cannot be seen."""
+    """Lets sandboxes in, none if it ``drains``. ``free_bytes`` measures the engine's disk, None if it cannot be seen."""
 
     def __init__(
-        self, database: Database, tenants: Tenants, pools: Pools, free_bytes: Callable[[], Awaitable[int | None]]
+        self,
+        database: Database,
+        tenants: Tenants,
+        pools: Pools,
+        free_bytes: Callable[[], Awaitable[int | None]],
+        *,
+        drains: bool = False,
     ) -> None:
+        self._drains = drains
         self._database, self._tenants, self._pools, self._measure = database, tenants, pools, free_bytes
         self._free: int | None = None
         self._measured_at = 0.0
@@ -77,6 +84,8 @@ class Admission:
         return answer_of_first(found, digest, key or "")
 
     def _reserve(self, tenant: str, made: Sequence[NewSandbox], free: int | None) -> None:
+        if self._drains:
+            raise drains_first()
         account = self._tenants.active(tenant)
         account.create(len(made))
         try:

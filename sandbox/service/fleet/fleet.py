@@ -24,7 +24,6 @@ from sandbox.service.settings import Settings
 from sandbox.service.store import requests as request_rows
 from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.identity import service_id
 from sandbox.service.store.sandboxes import SandboxRecord
 from sandbox.service.tenants import ceiling as under
 from sandbox.service.tenants.ledger import CheckpointRoom
@@ -76,7 +75,8 @@ class Fleet:
         self._creating = Turns(settings.engine_calls, seconds=settings.create_wait_seconds)
         self._calls, self.moving = Turns(settings.engine_calls), Turns(MOST_TRANSFERS)
         self.pools = Pools(settings, database, self._in_engine, self.spawn)
-        self._admission = Admission(database, tenants, self.pools, lambda: self._in_engine(engine.free_bytes))
+        free = lambda: self._in_engine(engine.free_bytes)  # noqa: E731
+        self._admission = Admission(database, tenants, self.pools, free, drains=settings.drain)
         # Attaching to what waits does not hold up what is asked for now.
         self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -89,7 +89,6 @@ class Fleet:
 
     async def load(self) -> None:
         """Read the sandboxes from the store, and attach to those that run in the background."""
-        self.pools.service_id = await self.database.call(service_id)
         remove_unknown(self.settings.data, await self.database.call(all_files))
         stored = await self.database.call(sizes)
         for record in await self.database.call(_begun_anew):
@@ -220,7 +219,7 @@ class Fleet:
         first = await self._admission.begin(tenant, made, key, digest)
         if first is None:
             for each in made:
-                engine.mark(each.environment, self.pools.service_id)
+                engine.mark(each.environment, self.database.service_id)
                 self._live[each.record.id] = self._make(each.record)
         return first
 

@@ -55,12 +55,11 @@ class Pools:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._database, self._in_engine, self._spawn = database, in_engine, spawn
-        self.service_id = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._beginners = ThreadPoolExecutor(BEGINNERS, thread_name_prefix="gamebox-begin")
         self._standbys = [
             (spec, Standby(self._maker(spec), size, size, DEFAULT_MAX_AGE_SECONDS, self._discarded))
-            for spec, size in specs(settings)
+            for spec, size in ([] if settings.drain else specs(settings))
         ]
 
     # Start and end
@@ -94,7 +93,7 @@ class Pools:
         def make() -> DockerEnvironment:
             """Write the name down, and return what has it. Called in a thread of the pool's own."""
             environment, ident = engine.prepared(spec, NOTHING)
-            engine.mark(environment, self.service_id)
+            engine.mark(environment, self._database.service_id)
             if (loop := self._loop) is None:
                 raise SandboxUnavailableError("closed", "The service ends.")
             asyncio.run_coroutine_threadsafe(self._note(ident), loop).result(NOTE_SECONDS)
@@ -178,7 +177,7 @@ class Pools:
                 raise
             spec = SandboxSpec.from_data(new.record.spec)
             environment, ident = engine.prepared(spec, new.provision)
-            engine.mark(environment, self.service_id)
+            engine.mark(environment, self._database.service_id)
             record = replace(new.record, ident=ident)
             await self._database.call(lambda connection: sandbox_rows.update(connection, record))
             made[0] = NewSandbox(record, environment, new.provision)

@@ -112,6 +112,18 @@ def problem_of(error: SandboxError) -> Problem:
     )
 
 
+def drains_first() -> Problem:
+    """Return the problem of a creation while the service waits for its sandboxes to end."""
+    return Problem(
+        503,
+        ProblemCode.draining,
+        "The service creates no more sandboxes: it ends when those that are there have ended.",
+        "Create it when the service that follows is there.",
+        retryable=True,
+        headers={"Retry-After": "30"},
+    )
+
+
 def draining() -> Problem:
     """Return the problem of a request that comes while the service is about to end."""
     return Problem(

@@ -22,6 +22,8 @@ from sandbox.service.folder import own_folder
 from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import STORE, opened
 from sandbox.service.store.identity import service_id
+from sandbox.service.store.sealing import FILE as KEY_FILE
+from sandbox.service.store.sealing import open_seal
 
 from .backup import FORMAT, KEY_FILES, MANIFEST, sync_folder
 
@@ -44,8 +46,10 @@ def restore_backup(folder: Path, file: Path, *, remove_unknown: bool = False) ->
         made_at = _unpack(file, place)
         lines = [f"restored the backup of {made_at}: keys that were revoked since then are valid again"]
         with closing(opened(place / STORE)) as connection:
+            if connection.execute("SELECT 1 FROM sealing").fetchone() is not None:  # else the first start makes a key
+                open_seal(place if (place / KEY_FILE).exists() else folder, connection)
             _forget_missing_checkpoints(connection, folder, place)
-            # What stood by when the backup was made may be somebody's sandbox since then: it is none to remove as a matter of course.
+            # What stood by then may be somebody's sandbox by now: it is unknown, and no member that a service removes.
             connection.execute("DELETE FROM members")
             lines += _reconcile(connection, made_at, remove_unknown=remove_unknown)
             connection.execute("PRAGMA journal_mode = DELETE")

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from sandbox.client.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
 
+from .identity import service_id
 from .migrations import migrate
 from .sealing import Seal, open_seal
 
@@ -46,6 +47,7 @@ class Database:
         self._failing = False
         self._connection = opened(path)
         self.seal = _seal_of(path, self._connection)
+        self.service_id = service_id(self._connection)
         self._thread = threading.Thread(target=self._work, name="gamebox-store", daemon=True)
         self._thread.start()
 
