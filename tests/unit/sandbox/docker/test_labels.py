@@ -19,9 +19,11 @@ from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.kept import attach as reaching
 from sandbox.docker.kept import inventory, kept, orphans, owners
 from sandbox.docker.kept import labels as marks
+from sandbox.guest.protocol.wire import PROTOCOL
 
 IDENT = "gamebox-0123456789abcdef"
 GOOD = {
+    "protocol": PROTOCOL,
     "token": "00" * 32, "seconds": 1, "image": "i", "profile": "default", "network": "none", "limits": {}, "runtime": None,
     "disk": {"kind": "memory", "places": [], "watched": [], "why": ""}, "track_changes": True, "given": [], "names": [],
 }  # fmt: skip

@@ -21,6 +21,7 @@ from sandbox.docker.container.disk import Disk
 from sandbox.docker.kept import kept
 from sandbox.docker.kept.labels import KEEP_LABEL
 from sandbox.docker.spec import CALLABLES, HostParts, SandboxSpec
+from sandbox.guest.protocol.wire import PROTOCOL
 from sandbox.pytest_plugin import options as plugin
 
 SECRET = "hunter2-hunter2"
@@ -179,7 +180,7 @@ def test_a_label_chooses_no_folder_file_or_address_of_this_host(tmp_path: Path) 
     """Anybody who may create a container writes labels."""
     spec = replace(environment(tmp_path).spec, name="work", keep=True)
     fields_ = {
-        "version": "9.9", "token": "00" * 32, "seconds": 60, "spec": spec.to_data(), "names": [],
+        "version": "9.9", "protocol": PROTOCOL, "token": "00" * 32, "seconds": 60, "spec": spec.to_data(), "names": [],
         "disk": {"kind": "memory", "places": [], "watched": [], "why": ""},
     }  # fmt: skip
     ident = "gamebox-0123456789abcdef"
