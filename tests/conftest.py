@@ -23,6 +23,11 @@ settings.register_profile("gamebox", deadline=None)
 settings.load_profile("gamebox")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    what = "run all of tests/contract over a service, also what is about the guest alone"
+    parser.addoption("--all-over-service", action="store_true", help=what)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs (`nohup make test &`) with these ignored, and children inherit that: Ctrl-C in a test's
     # program would do nothing. A handler is not inherited, so whatever a test starts has the default action.
