@@ -344,7 +344,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         variables = self.hidden.variables([name for name in request.secrets or () if name not in kept])
         if not variables and not request.secrets:
             return request
-        return request.model_copy(update={"env": {**variables, **(request.env or {})}, "secrets": kept or None})
+        return request.model_copy(update={"env": {**variables, **(request.env or {})}, "secrets": tuple(kept) or None})
 
     def _explained(self, error: SandboxError) -> SandboxError:
         """Return the error to raise: of a sandbox that is gone, or of what the caller did."""

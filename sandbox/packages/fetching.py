@@ -24,6 +24,8 @@ from .store import Page, Store
 if TYPE_CHECKING:
     import httpx
 
+    from .pinned_transport import PinnedBackend
+
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
@@ -55,6 +57,7 @@ class Fetcher:
         self._credentials = {_origin(base): user for base in bases if (user := _credentials_in(base)) is not None}
         self._room = asyncio.Semaphore(MOST_REQUESTS)
         self._client: httpx.AsyncClient | None = None
+        self._pins: PinnedBackend | None = None
 
     async def close(self) -> None:
         """Close the connections to the upstreams."""
@@ -171,13 +174,18 @@ class Fetcher:
 
         if self._client is None:
             timeout = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+            from . import pinned_transport
+
+            verify = _trust(self._cache.ca_bundle)
             self._client = httpx.AsyncClient(
-                verify=_trust(self._cache.ca_bundle),
+                verify=verify,
                 timeout=timeout,
                 follow_redirects=True,
                 max_redirects=MOST_REDIRECTS,
                 event_hooks={"request": [self._refuse_closed]},
             )
+            self._pins = pinned_transport.PinnedBackend()
+            pinned_transport.use(self._pins, self._client, verify)
         try:
             async with self._room, aclosing(await self._send(self._client, url, headers)) as answer:
                 conditional = "if-none-match" in headers or "if-modified-since" in headers
@@ -214,11 +222,13 @@ class Fetcher:
         _, host, port = _origin(str(request.url))
         if (host, port) in self._open or {host, f"{host}:{port}"} & set(self._cache.private_hosts):
             return
+        found = await _resolve(host)
         kinds = [
-            closed_kind(address) or ("an address of this host" if is_host_address(address) else None)
-            for address in await _resolve(host)
+            closed_kind(address) or ("an address of this host" if is_host_address(address) else None) for address in found
         ]
         kind = next((kind for kind in kinds if kind is not None), None)
+        if kind is None and found and self._pins is not None and port is not None:
+            self._pins.pin(host, port, [str(address) for address in found])  # a second look-up may answer otherwise
         if kind is not None:
             log.warning("the package cache did not ask %s: it is %s, and its owner has not named it", host, kind)
             raise UpstreamError(
