@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .http.problems import Problem, ProblemCode
 
-# Of all sandboxes together. Each takes three descriptors, or four.
+# Of all sandboxes together, but for what the limit of descriptors allows: each takes three.
 MOST_TOGETHER = 8192
 LOOK_SECONDS = 0.05
 MOST_REASON_BYTES = 123
@@ -48,10 +48,10 @@ class OpenConnection:
 
 
 class OpenConnections:
-    """All of them. ``most`` is how many one sandbox may have."""
+    """All of them. ``most`` is how many one sandbox may have, ``most_together`` all of them."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self._most, self.most_together = most, MOST_TOGETHER
         self._all: set[OpenConnection] = set()
         self._of_sandbox: dict[str, int] = {}
 
@@ -60,7 +60,7 @@ class OpenConnections:
         """Have the connection be one of them during the block. Raises Problem if there are too many."""
         sandbox = connection.sandbox
         count = self._of_sandbox.get(sandbox, 0)
-        if count >= self._most or len(self._all) >= MOST_TOGETHER:
+        if count >= self._most or len(self._all) >= self.most_together:
             own = count >= self._most
             raise Problem(
                 429 if own else 503,

@@ -18,6 +18,7 @@ import uvicorn
 from sandbox.errors import ErrorCode, SandboxError
 
 from .app import make_app, make_house
+from .connections import MOST_TOGETHER
 from .folder import own_folder
 from .house import House
 from .http.connections import CONNECTIONS, Connection
@@ -52,10 +53,12 @@ def serve(settings: Settings, started: Callable[[str, Path | None], None]) -> No
 def _serve(settings: Settings, started: Callable[[str, Path | None], None], tracing: Tracing | None) -> None:
     lock = own_folder(settings.data)
     try:
-        Connection.most = min(CONNECTIONS, _raised_descriptor_limit() // 2)
+        descriptors = _raised_descriptor_limit()
+        Connection.most = min(CONNECTIONS, descriptors // 2)
         check_guests(settings.data / STORE)
         database = Database(settings.data / STORE)
         house = make_house(settings, database, tracing)
+        house.connections.most_together = min(MOST_TOGETHER, descriptors // 8)
         listener = _listen(settings.host, settings.port)
         metrics = None if settings.metrics_listen is None else _listen(*read_address(settings.metrics_listen))
         house.fleet.ceilings.own_ports = frozenset(each.getsockname()[1] for each in (listener, metrics) if each is not None)

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from tests.integration.observing import eventually
-from tests.servers.gamebox_service import shared_service
+from tests.servers.gamebox_service import ServiceProcess, shared_service
 
 from .api import Api
 
@@ -306,6 +306,34 @@ def test_no_page_of_another_host_opens_a_websocket(sandbox: str) -> None:
             pass
         with raw(sandbox, upgrade().replace("/ws", f"/v1/sandboxes/{sandbox}/{path}"), "evil.example.com") as sock:
             assert b'"code": "wrong_host"' in received(sock, b"}")
+
+
+def test_behind_a_proxy_its_word_counts_for_clients_and_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that setting it does not: see the tests above."""
+    (tmp_path / "data").mkdir()
+    for name, value in (("BEHIND_PROXY", "127.0.0.0/8"), ("DOMAIN", "example.net"), ("ALLOWED_HOSTS", "gamebox.example.com")):
+        monkeypatch.setenv(f"GAMEBOX_SERVICE_{name}", value)
+    service = ServiceProcess(tmp_path / "data", "--stop-all").start()
+    said = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "6.6.6.6, 192.0.2.9, 127.0.0.7"}
+    try:
+        with Api(service) as api:
+            api.http.headers["Host"] = "gamebox.example.com"
+            ident = str(api.call("POST", "/sandboxes", {}, status=201)["id"])
+            found = api.call("GET", f"/sandboxes/{ident}/ports/80", headers=said)
+            assert found["url"] == f"https://80-{ident}.example.net/"
+            api.http.put(f"/v1/sandboxes/{ident}/files", params={"path": "server.py"}, content=SERVER.read_bytes())
+            server = api.run(ident, "exec python3 server.py 80", background=True)["result"]["id"]
+            assert api.call("POST", f"/sandboxes/{ident}/wait_for", {"id": server, "log": "ready"})["tool_executed"]
+            name = f"80-{ident}.example.net"
+            got = dict(api.http.get("/x", headers={**said, "Host": name}).json()["headers"])
+            assert (got["x-forwarded-for"], got["x-forwarded-proto"], got["x-forwarded-port"]) == ("192.0.2.9", "https", "443")
+            with socket.create_connection(("127.0.0.1", service.port), timeout=30) as sock:
+                head = upgrade(f"X-API-Key: {service.key}").replace("6.6.6.6", "192.0.2.9").replace("HOST", name)
+                sock.sendall(head.replace("\n", "\r\n").encode())
+                assert b"x-client: 192.0.2.9\r\n" in received(sock, b"first")
+            assert refusal(api.http.get("/healthz", headers={"Host": "example.net"}), 421) == "wrong_host"
+    finally:
+        service.stop()
 
 
 # --- tunnels -----------------------------------------------------------------------------------------------------------------
