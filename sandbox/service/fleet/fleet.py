@@ -434,7 +434,9 @@ class Fleet:
         if error.reason == LIFETIME_OVER:
             error = ended(live.record, over=True)
         state: rows.State = "ended" if error.reason in _EXPECTED else "lost"
-        record = replace(live.record, state=state, reason=error.reason, post_mortem=error.message, ended_at=now())
+        record = replace(
+            live.record, state=state, reason=error.reason, post_mortem=error.message, ended_at=now(), sealed=b""
+        )
         await self._change(live, record)
         await live.checkpoints.remove()
         await self._clear(live)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from sandbox import RemoteEnvironment
+from tests.integration.observing import eventually
 from tests.integration.own_engine import IMAGE, OwnEngine
 from tests.servers.gamebox_service import ServiceProcess
 
@@ -99,6 +102,7 @@ def test_values_reach_commands_and_upstreams_and_no_answer_also_after_a_kill(kee
     proof = f'test "$TOKEN" = "{VALUE[:4]}""{VALUE[4:]}" && echo same; echo "$TOKEN-$RARE."; echo $PLAIN'
     with Api(keeper) as api:
         api.call("PUT", "/secrets/rare", {"value": NEXT}, status=201)
+        short = api.create(image=IMAGE, secrets={"TOKEN": "deploy"}, time_to_live_seconds=2)
         key = {"Idempotency-Key": "one"}
         made = api.call("POST", "/sandboxes", body, status=201, headers=key)
         assert api.call("POST", "/sandboxes", body, status=201, headers=key) == made
@@ -130,6 +134,11 @@ def test_values_reach_commands_and_upstreams_and_no_answer_also_after_a_kill(kee
         for path in (f"/sandboxes/{ident}", "/sandboxes", "/secrets", f"/sandboxes/{ident}/requests"):
             answers.append(api.call("GET", path))
         assert api.call("POST", "/sandboxes", body, status=422)["code"] == "secret_not_found"
+        assert eventually(lambda: api.state(short) == "ended")
+        with closing(sqlite3.connect(keeper.folder / "service.db")) as store:
+            sealed = dict(store.execute("SELECT id, length(sealed) FROM sandboxes").fetchall())
+        assert sealed[ident] > 0
+        assert sealed[short] == 0, "what has ended needs no secrets"
         for each in (ident, fork):
             api.call("DELETE", f"/sandboxes/{each}", status=204)
     seen = json.dumps(answers) + repr(found) + json.dumps(raw)
