@@ -144,7 +144,12 @@ class Checkpoints:
 
     async def _save(self, environment: AsyncEnvironment, answer: Envelope[Any], request: str) -> Envelope[Any]:
         name, file = str(answer.unwrap().id), secrets.token_hex(8)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            await environment.delete_checkpoint(name)
+            why = error.strerror or str(error)
+            return Failure(ErrorCode.host_disk_full, f"The service cannot keep the checkpoint: {why}.", "Ask the operator.")
         saved = await environment.save_checkpoint(name, self._folder / file)
         if not saved.ok:
             await environment.delete_checkpoint(name)
@@ -180,7 +185,13 @@ class Checkpoints:
             columns, row = "sandbox, name, file, bytes, request", (self._sandbox, name, file, length, request)
             connection.execute(f"INSERT INTO checkpoints ({columns}) VALUES (?, ?, ?, ?, ?)", row)  # noqa: S608
 
-        await self._database.call(write)
+        try:
+            await self._database.call(write)
+        except SandboxError:  # it is not acknowledged, so there is none
+            await environment.delete_checkpoint(name)
+            (self._folder / file).unlink(missing_ok=True)
+            self._room.give_back(length)
+            raise
         return answer
 
     async def _forget(self, name: str) -> None:

@@ -340,7 +340,12 @@ class Fleet:
                 async with self._calls.turn(live.record.tenant):
                     await environment.pause()
                 self.tenants.ledger.pause(live.record.id)
-                await self._change(live, replace(live.record, state="paused"))
+                try:
+                    await self._change(live, replace(live.record, state="paused"))
+                except SandboxError:  # it is not acknowledged, so the sandbox goes on
+                    self.tenants.ledger.resume(live.record.id)
+                    await environment.resume()
+                    raise
             return live.record
 
     async def resume(self, live: LiveSandbox) -> SandboxRecord:
