@@ -42,6 +42,7 @@ from .container import enforcement, postmortem
 from .container import preflight as fitting
 from .kept import attach as reaching
 from .kept import kept, owners, waiting
+from .kept.labels import SERVICE_LABEL
 from .spec import SandboxSpec
 
 log = logging.getLogger(__name__)
@@ -153,7 +154,9 @@ class DockerBackend:
 
     def _keep_of_guest(self, found: Kept, request: StartRequest) -> dict[str, Any]:
         # One that stands by has nothing that is worth keeping: it ends as soon as any other if its pool dies.
-        return reaching.for_guest(found, self._limits.lease_seconds if request.stands_by else None)
+        fields = reaching.for_guest(found, self._limits.lease_seconds if request.stands_by else None)
+        # Nobody but its service is to come back to it: while that is away, it is idle all the same.
+        return {**fields, "idles_alone": SERVICE_LABEL in self.labels}
 
     def _place(self, request: StartRequest) -> dict[str, Any]:
         bundle, environ = self._spec.ca_bundle is not None, {**request.variables, **self._env}

@@ -74,7 +74,7 @@ class Server:
             from .entrances import Door, Entrance
 
             self._entrance = Entrance(reactor, self._kept_lease.token, in_fd, link.fd, self._on_input)
-            if processes.lifetime is not None:
+            if processes.lifetime is not None and not self._kept_lease.idles_alone:
                 processes.lifetime.is_detached = self._kept_lease.alone
             if isolated:
                 self._door = Door(reactor, self._kept_lease.token, self._on_input)

@@ -50,6 +50,8 @@ class KeptLease(Lease):
         self._where = where
         self.detached = False
         self._kept_seconds = seconds
+        # Whether time without a host counts as idle.
+        self.idles_alone = False
 
     def stand_by(self, seconds: float) -> None:
         """Wait no longer than ``seconds`` for a host until ``begin``."""
@@ -100,6 +102,7 @@ def lease_of(hello: dict[str, Any], nonce: bytes) -> Lease:
     if not keep:
         return Lease(float(hello["place"]["limits"]["lease_seconds"]))
     lease = KeptLease(bytes.fromhex(keep["token"]), float(keep["seconds"]), nonce, bytes.fromhex(keep["where"]))
+    lease.idles_alone = keep.get("idles_alone") is True
     if hello.get("stands_by") is True and (seconds := keep.get("stands_by_seconds")) is not None:
         lease.stand_by(float(seconds))
     return lease

@@ -35,7 +35,7 @@ class Lifetime:
     """Stops the reactor with an exit code when the time has come. Lives in the reactor's thread.
 
     ``is_busy`` returns whether an operation is under way. ``is_detached`` returns whether a kept sandbox has no host at the
-    moment: then its keep_seconds run, and it is not idle.
+    moment: then its keep_seconds run, and it is not idle (unless it belongs to a service).
     """
 
     def __init__(

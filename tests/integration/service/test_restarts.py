@@ -213,6 +213,18 @@ def test_one_that_nobody_uses_ends_as_it_was_asked_to(mortal: ServiceProcess) ->
         assert (found["reason"], found["idle_seconds"]) == ("idle", 2)
 
 
+def test_one_that_nobody_uses_ends_though_no_service_is_there(mortal: ServiceProcess, engine: OwnEngine) -> None:
+    with Api(mortal) as api:
+        ident, works = api.create(image=IMAGE, idle_seconds=3), api.create(image=IMAGE, idle_seconds=3)
+        api.run(works, "sleep 600", background=True)
+        mortal.kill()
+        assert eventually(lambda: len(engine.containers()) == 1, 30)
+    mortal.start()
+    with Api(mortal) as api:
+        assert eventually(lambda: api.state(ident) == "lost")
+        assert api.run(works, "echo on")["result"]["output"] == "on\n"
+
+
 def test_a_sandbox_ends_in_time_though_no_service_is_there(mortal: ServiceProcess, engine: OwnEngine) -> None:
     with Api(mortal) as api:
         ends, goes_on = api.create(image=IMAGE, time_to_live_seconds=600), api.create(image=IMAGE, time_to_live_seconds=6)
