@@ -81,9 +81,10 @@ class Hosts:
 
     def is_own(self, host: Host, listener: str) -> bool:
         """Return whether a request to ``host`` that came to the address ``listener`` is for the service."""
-        if is_address(host.name):
+        if is_address(host.name):  # a name that leads here is none of these; 0.0.0.0 is no address, and browsers take it for one
             address = ip_address(host.name)
-            return address.is_loopback or host.name in self._names or _same_address(host.name, listener)
+            known = host.name in self._names or _same_address(host.name, listener)
+            return address.is_loopback or (known and not address.is_unspecified)
         return host.name in self._names or host.name.endswith(self._below or ("\0",))
 
     def is_allowed_origin(self, origin: str, host: Host, scheme: str) -> bool:
@@ -134,4 +135,7 @@ def _origin(text: str) -> tuple[str, int | None] | None:
 
 
 def _same_address(name: str, listener: str) -> bool:
-    return is_address(listener) and ip_address(name) == ip_address(listener)
+    if not is_address(listener):
+        return False
+    own = ip_address(listener)
+    return ip_address(name) == (getattr(own, "ipv4_mapped", None) or own)  # one socket may take both families

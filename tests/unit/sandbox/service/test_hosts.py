@@ -70,6 +70,15 @@ def test_a_service_knows_its_own_names() -> None:
         assert not hosts.is_own(Host(other), "192.0.2.7"), other
 
 
+def test_a_service_on_all_addresses_knows_the_one_that_was_used() -> None:
+    hosts = Hosts(read_settings({"host": "0.0.0.0", "behind_proxy": "192.0.2.1"}))
+    assert hosts.is_own(Host("192.0.2.7"), "192.0.2.7")
+    assert hosts.is_own(Host("192.0.2.7"), "::ffff:192.0.2.7")
+    assert hosts.is_own(Host("2001:db8::1"), "2001:db8:0::1")
+    assert not hosts.is_own(Host("0.0.0.0"), "127.0.0.1")
+    assert not hosts.is_own(Host("192.0.2.8"), "192.0.2.7")
+
+
 @pytest.mark.parametrize(
     ("domain", "allowed"),
     [

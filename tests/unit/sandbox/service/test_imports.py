@@ -1,4 +1,4 @@
-"""A program that uses a sandbox, or a client of a service, does not load what only the service needs."""
+"""A program that uses a sandbox, or a client of a service, does not load what only the service, a terminal or a tunnel needs."""
 
 from __future__ import annotations
 
