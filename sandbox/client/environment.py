@@ -386,7 +386,8 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             params |= {"initial": "true"} if initial else {}
             del first  # made anew each time it is sent
             headers = {"X-Request-Id": new_ident()}
-            data = upload(self.service, address, kind, params, lambda: outgoing(data_or_path, limit)[2], headers)
+            known = len(data_or_path) if isinstance(data_or_path, bytes) else None
+            data = upload(self.service, address, kind, params, lambda: outgoing(data_or_path, limit)[2], headers, known)
             return self._read(op.UploadResult, data, "upload")
 
         return self.hidden.envelope(self._answered(op.Upload, work))
