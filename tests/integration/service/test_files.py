@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import socket
 import tarfile
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import httpx
 import pytest
 
 from tests.integration.observing import eventually
+from tests.servers.gamebox_service import ServiceProcess
 
 from .api import Api
 
@@ -115,3 +118,20 @@ def test_a_download_that_nobody_reads_to_its_end_holds_nothing_up(api: Api, sand
         with api.http.stream("GET", f"/v1/sandboxes/{sandbox}/files", params={"path": "long"}) as answer:
             next(answer.iter_raw(1000))
     assert api.run(sandbox, "echo on; rm long")["result"]["output"] == "on\n"
+
+
+def test_slow_clients_hold_no_threads(service: ServiceProcess, api: Api, sandbox: str) -> None:
+    assert service.process is not None
+    tasks = Path(f"/proc/{service.process.pid}/task")
+    api.http.put(f"/v1/sandboxes/{sandbox}/files", params={"path": "before"}, content=b"x" * (4 << 20))
+    before = len(list(tasks.iterdir()))
+    head = f"PUT /v1/sandboxes/{sandbox}/files?path=slow HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {service.key}\r\n"
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
+            slow.sendall(f"{head}Content-Length: 1000\r\n\r\nbegun".encode())
+        answer = api.http.put(f"/v1/sandboxes/{sandbox}/files", params={"path": "quick"}, content=b"y" * (4 << 20))
+        assert answer.json()["tool_executed"] is True
+        got = api.http.get(f"/v1/sandboxes/{sandbox}/files", params={"path": "quick"})
+        assert got.content == b"y" * (4 << 20)
+        assert len(list(tasks.iterdir())) < before + 20
