@@ -163,9 +163,13 @@ def test_another_host_behind_the_allowed_one(docker_env: Make, tmp_path: Path) -
 ORCHESTRATOR = """
 import json, sys
 from sandbox import DockerEnvironment, Network
+from sandbox.network.ceiling import Ceiling
 rules, names = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 said = []
-with DockerEnvironment(network=Network.allow(*rules)) as env:
+box = DockerEnvironment(network=Network.allow(*rules))
+if sys.argv[3:]:
+    box.ceiling = Ceiling.public(*json.loads(sys.argv[3]))
+with box as env:
     for name in names:
         ran = env.run(f"curl -sS --max-time 20 http://{name}/").unwrap()
         env.run(f"getent hosts {name.partition(':')[0]}", timeout_seconds=20)
@@ -213,3 +217,21 @@ def test_rebinding(tmp_path: Path) -> None:
         assert len(site.asked) == 1
         assert other.asked == []
         assert [one for one in asked if one.startswith("A ")] == ["A rebound.example.com"] * 2  # each resolved once
+
+
+def test_a_ceiling_holds_against_a_name_server_that_changes_its_answers(tmp_path: Path) -> None:
+    """Threat: who writes the rules has a name server as well, and opens with both what is the operator's."""
+    with Site({"/": b"opened"}, address="127.0.0.2") as site, Site({"/": b"closed"}, address="127.0.0.3") as other:
+        rules = ["*:*", "0.0.0.0/0:*", "[::/0]:*"]
+        flips = [f"flips.example.com:{site.port}", f"flips.example.com:{other.port}"]
+        hosts = [*flips, f"db.corp.example:{other.port}", "none.corp.example"]
+        answers = {"flips.example.com": ["127.0.0.2", "127.0.0.3"], "db.corp.example": ["10.1.2.3"]}
+        asked_for = map(json.dumps, (rules, hosts, [f"127.0.0.2:{site.port}"]))
+        said, asked = on_a_host_that_asks(answers, as_script(tmp_path), *asked_for)
+        assert isinstance(said, list)
+        assert said[0] == "opened"
+        assert "flips.example.com has no public address, and the operator opens no others" in said[1]
+        existing, missing = (one.partition("refused by the sandbox: ")[2].split() for one in said[2:])
+        assert existing[1:] == missing[1:], "who asks does not learn which names there are"
+        assert (len(site.asked), other.asked) == (1, [])
+        assert [one for one in asked if one == "A flips.example.com"] == ["A flips.example.com"] * 2  # each resolved once

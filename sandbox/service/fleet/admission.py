@@ -55,6 +55,11 @@ class Admission:
             amounts = amounts_of(SandboxSpec.from_data(record.spec))
             self._tenants.ledger.restore(record.tenant, record.id, amounts, paused=record.state == "paused")
 
+    async def answer_to_first(self, tenant: str, key: str | None, digest: bytes) -> dict[str, Any] | None:
+        """Return the answer to the first creation with an idempotency key, or None if there was none. Raises Problem."""
+        found = None if key is None else await self._database.call(lambda c: request_rows.creation(c, tenant, key))
+        return None if found is None else answer_of_first(found, digest, key or "")
+
     async def begin(self, tenant: str, made: Sequence[NewSandbox], key: str | None, digest: bytes) -> dict[str, Any] | None:
         """Write down what is about to be created, with its reservation; return the answer to the first creation with that key.
 
@@ -68,8 +73,8 @@ class Admission:
                     each.taken.give_back()
             if not isinstance(error, Problem):
                 raise
-            if key is not None and (first := await self._database.call(lambda c: request_rows.creation(c, tenant, key))):
-                return answer_of_first(first, digest, key)
+            if (answer := await self.answer_to_first(tenant, key, digest)) is not None:
+                return answer
             raise
         try:
             found = await self._pools.hand_out(made, _beginning(tenant, made, key, digest))

@@ -173,7 +173,13 @@ class Fleet:
         """
         ceiling = self.tenants.active(tenant).ceiling
         spec, life = body.spec(self.settings, ceiling), body.life_seconds(self.settings, ceiling)
-        new = new_sandbox(tenant, spec, await self.provisions.for_new(tenant, body), body.metadata, life)
+        try:
+            provision = await self.provisions.for_new(tenant, body)
+        except Problem:  # a secret was deleted since it was created
+            if (answer := await self._admission.answer_to_first(tenant, key, digest)) is not None:
+                return answer
+            raise
+        new = new_sandbox(tenant, spec, provision, body.metadata, life)
         made = [self.pools.take(new, spec)]
         if (first := await self._begin(tenant, made, key, digest)) is not None:
             return first

@@ -134,6 +134,7 @@ def test_values_reach_commands_and_upstreams_and_no_answer_also_after_a_kill(kee
         for path in (f"/sandboxes/{ident}", "/sandboxes", "/secrets", f"/sandboxes/{ident}/requests"):
             answers.append(api.call("GET", path))
         assert api.call("POST", "/sandboxes", body, status=422)["code"] == "secret_not_found"
+        assert api.call("POST", "/sandboxes", body, status=201, headers=key) == made
         assert eventually(lambda: api.state(short) == "ended")
         with closing(sqlite3.connect(keeper.folder / "service.db")) as store:
             sealed = dict(store.execute("SELECT id, length(sealed) FROM sandboxes").fetchall())
