@@ -47,7 +47,7 @@ def kind_of(schema: Any) -> str:
     if schema.get("minLength"):
         bounds.append("that is not empty")
     items = schema.get("items")
-    if isinstance(items, Mapping) and items.get("type") in _KINDS:
+    if isinstance(items, Mapping) and isinstance(items.get("type"), str) and items["type"] in _KINDS:
         bounds.append(f"of which each is {kind_of(items)}")
     return " ".join([words, " and ".join(bounds)]).strip()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.gamebox_service import shared_service
 from tests.servers.packages import npm_package, python_index
 from tests.servers.upstream import Upstream
 
@@ -30,7 +31,7 @@ RECIPES = "docs/how-to"
 def examples(page: str) -> list[str]:
     """Return the examples of a page, or of all recipes."""
     if page == RECIPES:
-        return [text for path in recipes() for text in examples(path)]
+        return [text for path in recipes() for text in (*examples(path), "env = spare\n")]  # a page may have closed its own
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
@@ -82,6 +83,17 @@ def indexes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def service(page: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """The address and the key of a service, where a page speaks of one."""
+    if "RemoteEnvironment" not in "".join(examples(page)):
+        return "", ""
+    made = shared_service()
+    monkeypatch.setenv("GAMEBOX_URL", made.url)
+    monkeypatch.setenv("GAMEBOX_API_KEY", made.key)
+    return made.url, made.key
+
+
 SECRETS = 'import os as _os\n_os.environ["API_TOKEN"] = _os.environ["DEPLOY_KEY"] = "nobody\'s key"\n'
 SANDBOX = """
 import sandbox as _sandbox
@@ -122,11 +134,13 @@ def uses_a_sandbox_of_its_page(program: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_an_example_runs(page: str, here: Path, model: ModelServer, indexes: None) -> None:
+def test_an_example_runs(page: str, here: Path, model: ModelServer, indexes: None, service: tuple[str, str]) -> None:
     """The examples of one page are one program, and ``env`` is a sandbox."""
+    url, key = service
     after, printed = HOLDS.get(page, ("", ""))
     again = "\nenv = spare\n" if page in CLOSING else "\n"
     text = again.join(examples(page)).replace('"work"', f'"doc-{uuid.uuid4().hex[:8]}"')
+    text = text.replace("http://127.0.0.1:8080", url).replace("e2b_...", key) if url else text
     program = text.replace("provider/name", "openai/test") + f"\n{after}\n"
     if uses_a_sandbox_of_its_page(program):
         program = f"{SANDBOX}{program}spare.close()\n"

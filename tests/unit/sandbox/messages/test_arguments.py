@@ -25,6 +25,7 @@ RUN = schema_of(OPERATIONS["run"])
         ({"type": ["boolean", "null"]}, "true or false"),
         (True, "another value"),
         ({}, "another value"),
+        ({"type": "array", "items": {"type": ["string", "null"]}}, "a list"),
     ],
 )
 def test_the_kind_of_a_value(schema: Any, said: str) -> None:
