@@ -293,6 +293,11 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         data = None if body is None else json.dumps(body).encode()
         self.service.request(Call(method, self._path() + place, data, repeatable=True))
 
+    def _found_at(self, place: str) -> Any:
+        if self._id is None or self._closed:
+            return None
+        return self.service.json(Call("GET", _path_of(self._id) + place, repeatable=True))
+
     def _change_network(self, network: Network) -> None:
         if self._id is None and not self._closed:
             self._body["network"] = network_data(network)

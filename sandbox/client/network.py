@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -12,9 +13,12 @@ from sandbox.docker.spec import SandboxSpec
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.network import check_network, check_ports
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.network.connections import Connection
 from sandbox.network.policy import Network
 
 from .tunnels import RemoteForward, Tunnels
+
+log = logging.getLogger(__name__)
 
 
 class RemoteNetwork(ABC):
@@ -53,15 +57,30 @@ class RemoteNetwork(ABC):
             self.network = changed = self._policy.without(*rules)
         return changed
 
+    @abstractmethod
+    def _found_at(self, place: str) -> Any:
+        """Return what the service has at a place below the sandbox; None if this is not in use. Raises SandboxError."""
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """The last 1,000 connections, as the service has them now; it forgets them when it is restarted. () if it has none."""
+        try:
+            found = self._found_at("/connections")
+            items = [] if found is None else found["items"]
+            return tuple(Connection(**{name: value for name, value in each.items() if name != "id"}) for each in items)
+        except (SandboxError, KeyError, TypeError, AttributeError):
+            log.info("the service did not list the connections", exc_info=True)
+            return ()
+
     @property
     def on_connection(self) -> Callable[..., None] | None:
-        """There is none: the service sees the connections, and does not pass them on. Setting it raises SandboxError."""
+        """There is none: the service lists the connections, see ``connections``. Setting it raises SandboxError."""
         raise AttributeError("on_connection")
 
     @on_connection.setter
     def on_connection(self, call: Callable[..., None] | None) -> None:
         if call is not None:
-            raise _unsupported("on_connection", "The service sees the connections.")
+            raise _unsupported("on_connection", "The service lists the connections, see env.connections.")
 
     def forward(self, port: int, host_port: int = 0) -> Envelope[RemoteForward]:
         """See ``SandboxedEnvironment.forward``. Each connection goes through the service; this needs the extra ``remote``."""

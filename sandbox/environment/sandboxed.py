@@ -431,6 +431,11 @@ class SandboxedEnvironment(Environment):
         return self._network.log.last()
 
     @property
+    def connection_count(self) -> int:
+        """How many connections have ended or were refused; ``connections`` has the last 1,000 of them."""
+        return self._network.log.count
+
+    @property
     def on_connection(self) -> Callable[[Connection], None] | None:
         """Called for each connection as it ends or is refused, in a thread of the network's own; it must not block."""
         return self._network.on_connection

@@ -35,6 +35,7 @@ from .ports.public import load_public_ports
 from .routes import (
     audit,
     checkpoints,
+    connections,
     events,
     files,
     health,
@@ -105,7 +106,7 @@ def make_app(house: House) -> FastAPI:
     # The operations are last: their route takes any name.
     for each in (
         *(health, metrics, openapi, audit, keys, tenants, quota, secrets, sandboxes, events, files),
-        *(checkpoints, ports, tunnels, terminals),
+        *(checkpoints, connections, ports, tunnels, terminals),
         operations,
     ):
         app.include_router(each.router)

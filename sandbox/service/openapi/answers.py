@@ -192,6 +192,29 @@ class RequestsUnderWay(BaseModel):
     next_cursor: Cursor
 
 
+class SandboxConnection(BaseModel):
+    """A connection as it ended, or was refused. ``sent_bytes`` left the sandbox, ``received_bytes`` entered it."""
+
+    id: int = Field(ge=1)
+    host: str
+    port: int
+    outcome: Literal["allowed", "denied", "failed"]
+    address: str
+    rule: str
+    why: str
+    sent_bytes: int
+    received_bytes: int
+    started: float
+    duration_seconds: float
+
+
+class SandboxConnections(BaseModel):
+    """The last 1,000 connections of a sandbox."""
+
+    items: list[SandboxConnection]
+    next_cursor: None
+
+
 class SandboxPort(BaseModel):
     """A port of a sandbox, and its address. One that is not ``public`` needs a key, or a token."""
 

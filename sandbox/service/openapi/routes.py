@@ -281,6 +281,12 @@ ROUTES: dict[tuple[str, str], Described] = {
         parameters=(replace(_CHECKPOINT, required=False, description="Id of the new one; without it, one is made up."),),
         problems=(404, 408, 410, 507),
     ),
+    ("GET", f"{SANDBOX}/connections"): Described(
+        "list_connections",
+        {200: Answer("The connections, or events of those that end.", {JSON: answers.SandboxConnections, EVENTS: EVENT_STREAM})},
+        parameters=(LAST_EVENT_ID,),
+        problems=(404, *_RUNNING),
+    ),
     ("GET", f"{SANDBOX}/ports"): Described("list_ports", {200: _json("The ports.", answers.SandboxPorts)}, problems=(404,)),
     ("GET", PORT): Described("get_port", {200: _json("The port.", answers.SandboxPort)}, problems=(404,)),
     ("PUT", PORT): Described(

@@ -18,6 +18,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from sandbox import RemoteEnvironment
 from tests.integration.observing import eventually
 from tests.servers.gamebox_service import ServiceProcess, shared_service
 
@@ -414,3 +415,26 @@ def test_more_connections_than_a_sandbox_may_have(api: Api, sandbox: str) -> Non
     finally:
         for each in socks:
             each.close()
+
+
+# --- the other direction -------------------------------------------------------------------------------------------------------
+
+
+def test_the_connections_that_a_sandbox_has_tried(api: Api, sandbox: str) -> None:
+    path = f"/sandboxes/{sandbox}/connections"
+    before = len(api.call("GET", path)["items"])
+    program = "import urllib.request as u; u.urlopen('http://example.com:81/')"
+    with api.events(path, method="GET") as events:
+        api.run(sandbox, f'python3 -c "{program}"')
+        said = next(events)
+        tried = (said.data["host"], said.data["port"], said.data["outcome"])
+        assert (said.name, tried) == ("connection", ("example.com", 81, "denied"))
+        assert said.id == said.data["id"]
+    with api.events(path, method="GET", after=before) as events:
+        assert next(events) == said
+    items = api.call("GET", path)["items"]
+    assert items[before] == said.data
+    with RemoteEnvironment.attach(sandbox, url=shared_service().url, api_key=shared_service().key) as env:
+        assert env.connections[before].why == said.data["why"]
+        assert len(env.connections) == len(items)
+    assert env.connections == ()
