@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import docker
 import pytest
 
-from sandbox import DockerEnvironment, Limits
+from sandbox import CancelToken, DockerEnvironment, Limits
 from sandbox.errors import ErrorCode
+from sandbox.pipe.watching import Watch
 from sandbox.readers import hint_for
 
 from .made_images import BARE_FOLDERS, busybox_image, import_image, remove_image, static_busybox
+from .observing import eventually
 
 MAKE = Callable[..., DockerEnvironment]
 SMALL = Limits(memory_bytes=256 << 20)
@@ -82,13 +85,21 @@ def test_files_search_and_pages_with_a_plain_shell(docker_env: MAKE, busybox: st
 
 
 @needs_busybox
-def test_a_search_that_would_take_for_ever_ends(docker_env: MAKE, busybox: str) -> None:
+def test_a_search_that_would_take_for_ever_ends_when_it_is_given_up(docker_env: MAKE, busybox: str) -> None:
+    """After 30 s it ends by itself, see tests/guest/files/test_search.py."""
     env = docker_env(busybox, limits=SMALL)
     env.write("slow.txt", "a" * 60 + "b\n").unwrap()
-    answer = env.search("(a+)+$", path="slow.txt")
-    assert answer.ok or answer.code is ErrorCode.timeout
-    assert env.run("echo alive").unwrap().output == "alive\n"
-    assert env.run("ps | grep -c '[s]earch_builtin'").unwrap().output == "0\n"
+    searching, token = "ps | grep -c '[s]earch_builtin'", CancelToken()
+
+    def give_up() -> None:
+        eventually(lambda: env.run(searching).unwrap().output != "0\n")
+        token.cancel()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(give_up)
+        answer = env.execute("search", {"pattern": "(a+)+$", "path": "slow.txt"}, watch=Watch(cancel=token))
+    assert answer.code is ErrorCode.cancelled  # type: ignore[union-attr]
+    assert eventually(lambda: env.run(searching).unwrap().output == "0\n")
 
 
 def test_an_empty_image(docker_env: MAKE, empty: str, tmp_path: Path) -> None:

@@ -187,11 +187,11 @@ def test_an_agent_that_writes_the_reward_itself_does_not_get_it(mode: str, tmp_p
         ("yes > /logs/verifier/reward.txt & sleep 0.2; kill $!", "verifier_failed", {}, "too long"),
         ("mkdir /logs/verifier/reward.txt", "verifier_failed", {}, "cannot be read"),
         ("exit 7", "verifier_failed", {}, "exit code was 7"),
-        ("sleep 60", "verifier_failed", {}, "more than 5 s"),
+        ("sleep 60", "verifier_failed", {}, "more than 2 s"),
     ],
 )  # fmt: skip
 def test_what_a_verifier_may_write(test: str, state: str, rewards: dict[str, float], says: str, tmp_path: Path) -> None:
-    harbor(tmp_path / "task", test=f"{test}\n", verify_seconds=5 if "more than" in says else 20)
+    harbor(tmp_path / "task", test=f"{test}\n", verify_seconds=2 if "more than" in says else 20)
     batch(tmp_path / "task", "--agent", "oracle", "-o", tmp_path / "out")
     found = results(tmp_path / "out")["task"]
     assert (found["state"], found["rewards"]) == (state, rewards), found
