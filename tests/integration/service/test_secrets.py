@@ -142,7 +142,9 @@ def test_values_reach_commands_and_upstreams_and_no_answer_also_after_a_kill(kee
         assert sealed[short] == 0, "what has ended needs no secrets"
         for each in (ident, fork):
             api.call("DELETE", f"/sandboxes/{each}", status=204)
-    seen = json.dumps(answers) + repr(found) + json.dumps(raw)
+        told = [api.http.get("/metrics").text, json.dumps(api.call("GET", "/audit"))]
+    assert "secrets.put_secret" in told[1]
+    seen = json.dumps(answers) + repr(found) + json.dumps(raw) + "".join(told)
     for value in (VALUE, NEXT):
         assert value not in seen
         assert value.encode() not in everywhere(keeper)
