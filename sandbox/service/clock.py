@@ -11,6 +11,11 @@ def now() -> float:
     return time.time()
 
 
+def since_boot() -> float:
+    """Return the seconds since this host was booted, also those in which it slept; nobody can set them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def iso(seconds: float | None) -> str | None:
     """Return a time as ISO 8601 in UTC, with milliseconds; None for None."""
     if seconds is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sandbox.docker.container import disk, removal
+from sandbox.docker.container.enforcement import boot_id
 from sandbox.docker.engine.client import connect
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.kept import inventory, kept, orphans, owners
@@ -101,6 +102,11 @@ def loss(environment: Environment) -> SandboxUnavailableError | None:
 def free_bytes() -> int | None:
     """Return the free bytes of the engine's disk, None if this host does not see it. Raises SandboxError."""
     return disk.free_bytes(connect())
+
+
+def boot() -> str:
+    """Return the id of this boot of the host."""
+    return boot_id()
 
 
 def _do_nothing() -> None:

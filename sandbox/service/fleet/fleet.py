@@ -34,6 +34,7 @@ from .admission import Admission, narrowed_record
 from .broadcast import Broadcast
 from .ceilings import Ceilings
 from .checkpoints import Checkpoints, all_files, remove_unknown, sizes
+from .clock_jumps import ClockJumps
 from .creating import NewSandbox, new_sandbox
 from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
 from .pools import Pools
@@ -71,6 +72,7 @@ class Fleet:
         self.settings, self.database, self.broadcast, self.tenants = settings, database, broadcast, tenants
         self._live: dict[str, LiveSandbox] = {}
         self.watching = Watching()
+        self._clock = ClockJumps(database)
         self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
         self._creating = Turns(settings.engine_calls, seconds=settings.create_wait_seconds)
         self._calls, self.moving = Turns(settings.engine_calls), Turns(MOST_TRANSFERS)
@@ -89,6 +91,7 @@ class Fleet:
 
     async def load(self) -> None:
         """Read the sandboxes from the store, and attach to those that run in the background."""
+        await self._clock.load()
         remove_unknown(self.settings.data, await self.database.call(all_files))
         stored = await self.database.call(sizes)
         for record in await self.database.call(_begun_anew):
@@ -509,6 +512,7 @@ class Fleet:
         """See again and again who is gone, and whose time is over."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            self._clock.look(self._all(over=False))
             for live in self._all():
                 try:
                     self._look_at(live)

@@ -9,13 +9,12 @@ import secrets
 import shutil
 import sqlite3
 import tarfile
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.service.clock import now
+from sandbox.service.clock import iso, now
 from sandbox.service.fleet import engine
 from sandbox.service.fleet.checkpoints import FOLDER as CHECKPOINTS
 from sandbox.service.folder import own_folder
@@ -143,8 +142,7 @@ def _reconcile(connection: sqlite3.Connection, made_at: str, *, remove_unknown: 
 
 def _put_in_place(folder: Path, place: Path) -> Path | None:
     """Replace what is in the folder; return where that is now, or None if there was nothing."""
-    now_text = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    aside = folder / f"before-restore-{now_text}-{secrets.token_hex(2)}"
+    aside = folder / f"before-restore-{str(iso(now()))[:19].replace(':', '')}-{secrets.token_hex(2)}"
     moved = [name for name in (STORE, *KEY_FILES) if (folder / name).exists() and (place / name).exists()]
     logs = [name for name in (f"{STORE}-wal", f"{STORE}-shm") if (folder / name).exists()]
     if moved or logs:

@@ -21,3 +21,10 @@ def known_service_id(store: Path) -> str | None:
             return service_id(connection)
     except (sqlite3.Error, TypeError):
         return None
+
+
+def note_clock(connection: sqlite3.Connection, boot: str, offset: float) -> float | None:
+    """Note how far the clock on the wall is from that since boot; return what was noted last, None if that was before this boot."""
+    row = connection.execute("SELECT boot, clock_offset FROM service").fetchone()
+    connection.execute("UPDATE service SET boot = ?, clock_offset = ?", (boot, offset))
+    return float(row["clock_offset"]) if row["boot"] == boot and row["clock_offset"] is not None else None
