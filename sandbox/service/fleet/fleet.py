@@ -452,12 +452,12 @@ class Fleet:
             live.record, state=state, reason=error.reason, post_mortem=error.message, ended_at=now(), sealed=b""
         )
         await self._change(live, record)
-        await live.checkpoints.remove()
         await self._clear(live)
 
     async def _clear(self, live: LiveSandbox) -> None:
         """Remove what is left of a sandbox that is over, and write down that nothing is; else it is tried again."""
         live.attach_at = time.monotonic() + REMOVE_AGAIN_SECONDS
+        await live.checkpoints.remove()
         if live.record.reason == "taken_over":  # it is another's
             await self._let_go(live)
         elif not await self._remove(live):
