@@ -38,6 +38,8 @@ AIM_SECONDS = 3.0
 # The first creation on an engine takes longer.
 FIRST_SECONDS = 60.0
 SETTLED_SECONDS = 30.0
+# A busy machine takes a while to start a service.
+PROGRESS_SECONDS = 30.0
 
 
 class Kills:
@@ -70,13 +72,16 @@ class Kills:
             for client in clients:
                 client.stop.set()
             for client in clients:
-                client.thread.join(120)
+                client.thread.join(240)
         if not self.journal.wrong:
             self._compare(clients)
         service.stop()
         return self.journal
 
     def _kill(self) -> None:
+        if self._rng.random() < 0.75:  # else it may be killed while it recovers; always so, clients would wait for ever
+            before = sum(self.journal.done.values())
+            eventually(lambda: sum(self.journal.done.values()) > before or self.journal.wrong, PROGRESS_SECONDS)
         if self._rng.random() < 0.5:
             time.sleep(self._rng.uniform(0.1, LIVE_SECONDS))
         else:

@@ -17,7 +17,7 @@ import httpx
 from .journal import Journal, Known
 
 # A service that was killed is there again in a second or two.
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 180.0
 MOST_SANDBOXES = 2
 MOST_CHECKPOINTS = 2
 CUT = httpx.TransportError
