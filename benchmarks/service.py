@@ -55,6 +55,7 @@ class Served:
         self._environ = {
             **os.environ,
             "GAMEBOX_SERVICE_IMAGES": f"gamebox/*,{image}",
+            "GAMEBOX_SERVICE_DISK_FACTOR": "1000",  # hundreds of disks that stay empty
             **{f"GAMEBOX_SERVICE_{name.upper()}": value for name, value in settings.items()},
         }
         self.port = 0

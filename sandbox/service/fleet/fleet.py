@@ -8,8 +8,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +16,7 @@ from sandbox.aio import AsyncEnvironment
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.service.clock import now
-from sandbox.service.http.bodies import CreateSandbox, ForkSandbox, UpdateSandbox
+from sandbox.service.http.bodies import CreateSandbox, ForkSandbox
 from sandbox.service.http.problems import Problem
 from sandbox.service.settings import Settings
 from sandbox.service.store import requests as request_rows
@@ -30,9 +28,10 @@ from sandbox.service.tenants.ledger import CheckpointRoom
 from sandbox.service.tenants.tenants import Tenants
 
 from . import engine
-from .admission import Admission, narrowed_record
+from .admission import Admission
 from .broadcast import Broadcast
 from .ceilings import Ceilings
+from .changes import Changes
 from .checkpoints import Checkpoints, all_files, remove_unknown, sizes
 from .clock_jumps import ClockJumps
 from .creating import NewSandbox, new_sandbox
@@ -41,16 +40,14 @@ from .pools import Pools
 from .provision import Provisions
 from .reconciling import ALIVE, Reconciling
 from .sandbox_data import sandbox_data
-from .turns import NOBODY, Turns
 from .watching import Watching
+from .workers import Workers
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 TIDY_SECONDS = 600.0
-# Uploads and downloads at once: each holds about 1 MiB for as long as its client takes, and no thread.
-MOST_TRANSFERS = 512
 # Creations, events and requests without an answer of longer ago are forgotten; of those with one there are many more.
 REMEMBERED_SECONDS, ANSWERED_SECONDS = 86400.0, 900.0
 # The sections of a description that change from moment to moment are asked for.
@@ -73,18 +70,18 @@ class Fleet:
         self._live: dict[str, LiveSandbox] = {}
         self.watching = Watching()
         self._clock = ClockJumps(database)
-        self._engine = ThreadPoolExecutor(settings.engine_calls, thread_name_prefix="gamebox-engine")
-        self._creating = Turns(settings.engine_calls, seconds=settings.create_wait_seconds)
-        self._calls, self.moving = Turns(settings.engine_calls), Turns(MOST_TRANSFERS)
+        self.workers = Workers(settings, tenants)
+        self.spawn, self._in_engine = self.workers.spawn, self.workers.in_engine
         self.pools = Pools(settings, database, self._in_engine, self.spawn)
         free = lambda: self._in_engine(engine.free_bytes)  # noqa: E731
         self._admission = Admission(database, tenants, self.pools, free, drains=settings.drain)
-        # Attaching to what waits does not hold up what is asked for now.
-        self._background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
-        self._tasks: set[asyncio.Task[Any]] = set()
         self._reconciling = Reconciling(lambda: self._all(over=False), lambda: self._in_engine(engine.states), self._settle)
         self._tidied = time.monotonic()
         self.ceilings = Ceilings(tenants)
+        present = partial(self._all, over=False)
+        self.changes = Changes(
+            self.workers, tenants, self.ceilings, present, self._attach, self._change, self._tell_end
+        )
         self.provisions = Provisions(settings, database, self.ceilings)
 
     # Start and end
@@ -103,7 +100,7 @@ class Fleet:
                 with contextlib.suppress(SandboxError):
                     live.release = engine.claim(record.ident)
             elif record.state == "running":
-                live.attaching = self._attach(live, self._background)
+                live.attaching = self._attach(live, self.workers.background)
         await self.pools.start()
         self.spawn(self._reconciling.work())
         self.spawn(self._look())
@@ -120,16 +117,14 @@ class Fleet:
 
     async def close(self) -> None:
         """Leave all sandboxes running, or end them with ``stop_all``; requests under way end with the connection."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.workers.end_tasks()
         await self.pools.close()
         if self.settings.stop_all:
             await asyncio.gather(*(self.delete(each) for each in self._all(over=False)), return_exceptions=True)
         # A paused one stays paused only if it is not closed: who closes it wakes it, so that it can end by itself.
         running = [each.environment for each in self._all() if each.record.state == "running" and each.environment]
         await asyncio.gather(*(each.close() for each in running), return_exceptions=True)
-        self._engine.shutdown(wait=False, cancel_futures=True)
+        self.workers.close()
 
     async def drain(self, seconds: float) -> None:
         """Wait until no request is under way, at most so long."""
@@ -189,7 +184,7 @@ class Fleet:
 
         async def start() -> dict[str, Any]:
             if not await self.pools.begin(made):
-                async with self._turn(tenant):
+                async with self.workers.creation(tenant):
                     await self._in_engine(made[0].environment.start, tenant)
             return await self._started(made, lambda items: items[0])
 
@@ -213,7 +208,7 @@ class Fleet:
 
         async def start() -> dict[str, Any]:
             environments = [each.environment for each in made]
-            async with self._turn(record.tenant):
+            async with self.workers.creation(record.tenant):
                 await self._in_engine(
                     lambda: engine.fork(source.environment, environments, body.checkpoint), record.tenant
                 )
@@ -250,9 +245,6 @@ class Fleet:
                     raise
 
         return await asyncio.shield(self.spawn(work()))
-
-    def _turn(self, tenant: str) -> AbstractAsyncContextManager[None]:
-        return self._creating.turn(tenant, self.tenants.find(tenant).quota.creations_waiting)
 
     async def _abandon(self, live: LiveSandbox, made: NewSandbox) -> None:
         """Leave nothing of a creation that failed; what the engine does not remove now is removed later."""
@@ -298,7 +290,7 @@ class Fleet:
             if live.release is not None:
                 live.release()
                 live.release = None
-            await self._narrow(live)
+            await self.changes.cut(live)
             record = live.record
             try:
                 provision = self.provisions.of(record)
@@ -322,88 +314,6 @@ class Fleet:
             await self._in_engine(lambda: inner.live_for(left), live.record.tenant)
 
     # Change
-
-    async def narrow(self, tenant: str) -> None:
-        """Have all sandboxes of a tenant keep within its ceiling, which was changed: their networks and times to live are cut."""
-        for live in [each for each in self._all(over=False) if each.record.tenant == tenant]:
-            async with live.changing:
-                if live.environment is not None:
-                    live.environment.ceiling = self.ceilings.of(tenant)
-                await self._narrow(live)
-                if live.record.state == "running":
-                    await self._tell_end(live)
-
-    async def _narrow(self, live: LiveSandbox) -> None:
-        cut = narrowed_record(self.tenants.find(live.record.tenant).ceiling, live.record)
-        if cut != live.record:
-            await self._change(live, cut)
-            live.set_deadline()
-            if live.environment is not None:
-                live.environment.network = live.spec.network
-
-    async def pause(self, live: LiveSandbox) -> SandboxRecord:
-        """Pause a sandbox; does nothing if it is paused. Raises SandboxError."""
-        async with live.changing:
-            if live.record.state != "paused":
-                environment = await live.ready()
-                async with self._calls.turn(live.record.tenant):
-                    await environment.pause()
-                self.tenants.ledger.pause(live.record.id)
-                try:
-                    await self._change(live, replace(live.record, state="paused"))
-                except SandboxError:  # it is not acknowledged, so the sandbox goes on
-                    self.tenants.ledger.resume(live.record.id)
-                    await environment.resume()
-                    raise
-            return live.record
-
-    async def resume(self, live: LiveSandbox) -> SandboxRecord:
-        """Let a sandbox go on; does nothing if it runs. Raises SandboxError."""
-        async with live.changing:
-            if live.record.state == "paused":
-                under.check_running(self.tenants.active(live.record.tenant).ceiling, live.spec)
-                await self._narrow(live)
-                self.tenants.ledger.resume(live.record.id)
-                try:
-                    if live.environment is None:
-                        await self._attach(live)
-                    else:
-                        async with self._calls.turn(live.record.tenant):
-                            await live.environment.resume()
-                        await self._tell_end(live)
-                except BaseException:
-                    self.tenants.ledger.pause(live.record.id)
-                    raise
-                await self._change(live, replace(live.record, state="running"))
-            elif live.record.state != "running":
-                raise live.loss()
-            return live.record
-
-    async def update(self, live: LiveSandbox, body: UpdateSandbox) -> SandboxRecord:
-        """Change the time to live, metadata or network. Raises Problem, SandboxError."""
-        async with live.changing:
-            if live.record.state not in ("running", "paused"):
-                raise live.loss()
-            record, ceiling = live.record, self.tenants.active(live.record.tenant).ceiling
-            if body.time_to_live_seconds is not None:
-                seconds = under.chosen_life(ceiling, body.time_to_live_seconds, 0.0)
-                record = replace(record, time_to_live_seconds=seconds, ends_at=now() + seconds)
-            if body.metadata is not None:
-                record = replace(record, metadata=body.metadata)
-            if body.network is not None:
-                spec = live.spec.from_data({**live.record.spec, "network": body.network.data()})
-                under.check_network(ceiling, spec.network)
-                self.ceilings.of(record.tenant).check(spec.network)
-                record = replace(record, spec=spec.to_data())
-                if live.record.state == "running" or live.environment is not None:
-                    environment = live.environment or await live.ready()
-                    environment.network = spec.network
-            await self._change(live, record)
-            live.set_deadline()
-            if body.time_to_live_seconds is not None and record.state == "running":
-                await live.ready()
-                await self._tell_end(live)
-            return live.record
 
     async def delete(self, live: LiveSandbox) -> None:
         """End a sandbox and forget it. Raises Problem if the engine does not answer: it is tried again then."""
@@ -480,7 +390,7 @@ class Fleet:
             live.release = None
         environment, live.environment = live.environment, None
         if environment is not None:
-            async with self._calls.turn(live.record.tenant):
+            async with self.workers.calls.turn(live.record.tenant):
                 with contextlib.suppress(SandboxError):
                     await environment.remove()
         return await self._in_engine(lambda: engine.remove(live.record.ident, may_appear=may_appear), live.record.tenant)
@@ -541,7 +451,7 @@ class Fleet:
                 self.spawn(self._alone(live, partial(self.lose, live, loss)))
         elif record.state == "running" and live.may_attach_again():
             live.attach_at = time.monotonic() + ATTACH_AGAIN_SECONDS
-            live.attaching = self._attach(live, self._background)
+            live.attaching = self._attach(live, self.workers.background)
 
     async def _alone(self, live: LiveSandbox, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do ``work`` while nothing else changes the sandbox."""
@@ -549,31 +459,12 @@ class Fleet:
             if live.record.id in self._live:
                 await work()
 
-    # Tasks and threads
-
     def _make(self, record: SandboxRecord) -> LiveSandbox:
         room = CheckpointRoom(self.tenants.ledger, record.tenant, record.id)
         checkpoints = Checkpoints(self.database, self.settings.data, record.id, room)
         output = self.tenants.find(record.tenant).output
         attach = lambda: self._attach(self._live[record.id])  # noqa: E731
         return LiveSandbox(record, attach, output, checkpoints, self.watching)
-
-    async def _in_engine(self, call: Callable[[], T], tenant: str = NOBODY) -> T:
-        """Call in a thread of those that speak with the engine: so many at once, the others wait for their turn."""
-        async with self._calls.turn(tenant):
-            return await asyncio.get_running_loop().run_in_executor(self._engine, call)
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Carry out work that nobody waits for; it ends with the service."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, SandboxError | Problem):
-            log.error("a task of the service failed", exc_info=error)
 
 
 def _forget_old(at: float) -> Callable[[Any], None]:

@@ -115,7 +115,7 @@ async def _upload(
 ) -> Envelope[Any]:
     try:
         inner = _inner(await ready)
-        async with house_of(request).fleet.moving.turn(tenant):
+        async with house_of(request).fleet.workers.moving.turn(tenant):
             return await inner.upload_awaited(kind, request.stream(), path, mode=mode, initial=initial)
     except SandboxError as error:
         return Failure.of(error)
@@ -125,7 +125,7 @@ async def _chunks(
     request: Request, tenant: str, environment: AsyncEnvironment, body: DownloadBody
 ) -> AsyncIterator[bytes]:
     async with (
-        house_of(request).fleet.moving.turn(tenant),
+        house_of(request).fleet.workers.moving.turn(tenant),
         aclosing(_download(_inner(environment), body.path, body.without)) as pieces,
     ):
         async for piece in pieces:
@@ -139,7 +139,7 @@ async def _pieces(
     request: Request, tenant: str, environment: AsyncEnvironment, path: str
 ) -> AsyncGenerator[bytes | memoryview, None]:
     """Yield the bytes of a download. Raises SandboxError if it fails, which cuts the connection."""
-    async with house_of(request).fleet.moving.turn(tenant), aclosing(_download(_inner(environment), path, ())) as pieces:
+    async with house_of(request).fleet.workers.moving.turn(tenant), aclosing(_download(_inner(environment), path, ())) as pieces:
         async for piece in pieces:
             if isinstance(piece, Success | Failure):
                 piece.unwrap()

@@ -74,7 +74,7 @@ async def update(request: Request, caller: Manager, sandbox_id: str) -> dict[str
     """Change the time to live, the metadata or the rules of the network."""
     live = sandbox_of(request, caller, sandbox_id)
     body = read_body(UpdateSandbox, await body_of(request, BODY_BYTES))
-    return sandbox_data(await house_of(request).fleet.update(live, body))
+    return sandbox_data(await house_of(request).fleet.changes.update(live, body))
 
 
 @router.delete("/v1/sandboxes/{sandbox_id}", status_code=204)
@@ -87,13 +87,13 @@ async def delete(request: Request, caller: Manager, sandbox_id: str) -> Response
 @router.post("/v1/sandboxes/{sandbox_id}/pause")
 async def pause(request: Request, caller: Manager, sandbox_id: str) -> dict[str, Any]:
     """Stop every process in it until it is resumed. Its time to live goes on."""
-    return sandbox_data(await house_of(request).fleet.pause(sandbox_of(request, caller, sandbox_id)))
+    return sandbox_data(await house_of(request).fleet.changes.pause(sandbox_of(request, caller, sandbox_id)))
 
 
 @router.post("/v1/sandboxes/{sandbox_id}/resume")
 async def resume(request: Request, caller: Manager, sandbox_id: str) -> dict[str, Any]:
     """Let it go on."""
-    return sandbox_data(await house_of(request).fleet.resume(sandbox_of(request, caller, sandbox_id)))
+    return sandbox_data(await house_of(request).fleet.changes.resume(sandbox_of(request, caller, sandbox_id)))
 
 
 @router.post("/v1/sandboxes/{sandbox_id}/fork", status_code=201)

@@ -50,7 +50,7 @@ async def update_tenant(request: Request, tenant_id: str) -> dict[str, Any]:
     ceiling = None if body.ceiling is None else _set(body.ceiling)
     account = await house.tenants.update(tenant_id, body.name, ceiling, None if body.quota is None else _set(body.quota))
     if ceiling is not None:
-        await house.fleet.narrow(tenant_id)
+        await house.fleet.changes.narrow(tenant_id)
     return _data(house, account)
 
 

@@ -23,7 +23,7 @@ async def delete(house: House, tenant: str) -> None:
     try:
         await _finish(house, tenant)
     except BaseException:
-        house.fleet.spawn(_until_deleted(house, tenant))
+        house.fleet.workers.spawn(_until_deleted(house, tenant))
         raise
 
 
@@ -31,7 +31,7 @@ def resume_deletes(house: House) -> None:
     """Go on with deleting the tenants that a service before this one was deleting."""
     for each in house.tenants.every():
         if each.is_deleting:
-            house.fleet.spawn(_until_deleted(house, each.id))
+            house.fleet.workers.spawn(_until_deleted(house, each.id))
 
 
 async def _until_deleted(house: House, tenant: str) -> None:
