@@ -15,6 +15,7 @@ import pytest
 
 from sandbox.docker.engine.client import connect
 from sandbox.docker.kept import inventory
+from sandbox.guest.protocol.constants import PROXY_PORT
 from tests.integration.observing import eventually
 from tests.integration.own_engine import IMAGE, OwnEngine
 from tests.programs import run_gamebox
@@ -52,7 +53,9 @@ def test_a_creation_that_fits_takes_what_stands_by(pooled: ServiceProcess) -> No
     assert "waits in its pool" in run_gamebox("ls").stdout
     before = _containers()
     body = {"image": IMAGE, "limits": SMALL, "env": {"COLOUR": "red"}, "metadata": {"job": "1"}, "time_to_live_seconds": 100}
+    body |= {"secrets": {"TOKEN": "deploy"}, "network": {"mode": "open", "rules": ["0.0.0.0/0:*"]}}
     with Api(pooled) as api:
+        api.call("PUT", "/secrets/deploy", {"value": "sw0rdfish-of-pools"}, status=201)
         for _ in range(2):  # the second is answered with the first, and takes nothing
             made = api.call("POST", "/sandboxes", body, status=201, headers={"Idempotency-Key": "one"})
         ident = made["id"]
@@ -60,6 +63,10 @@ def test_a_creation_that_fits_takes_what_stands_by(pooled: ServiceProcess) -> No
         assert (made["env"], made["metadata"], made["time_to_live_seconds"]) == (["COLOUR"], {"job": "1"}, 100)
         assert "2 minutes after its start" in made["description"]["limits"]
         assert api.run(ident, "echo $COLOUR; pwd")["result"]["output"] == "red\n/workspace\n"
+        # What the service gives a sandbox beside its spec holds for one that stood by.
+        assert api.run(ident, "echo $TOKEN")["result"]["output"] == "***TOKEN***\n"
+        asked = f"printf 'CONNECT 127.0.0.1:{pooled.port} HTTP/1.1\\r\\n\\r\\n' | busybox nc 127.0.0.1 {PROXY_PORT}"
+        assert "the operator opens public addresses only" in api.run(ident, asked)["result"]["output"]
         assert eventually(lambda: len(_containers()) == 2)
         assert before < _containers(), "it has the container that was there"
         assert eventually(_waiting)
