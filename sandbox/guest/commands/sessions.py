@@ -81,6 +81,9 @@ _ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": 
 _PIECE = r"""(?s)'([^']*)'|"((?:[^"\\]|\\.)*)"|\$'((?:[^'\\]|\\.)*)'|\\(.)|([^\s'"\\$]+)"""
 _ESCAPE = r"(?s)\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)"
 
+# What ``parse_exports`` parsed last: most commands leave the exported variables as they were.
+_last_exports: list[tuple[str, dict[str, str]]] = [("", {})]
+
 
 class Session:
     """State and queue of one session.
@@ -247,7 +250,9 @@ def update_session(session: Session, cwd: str | None, env: dict[str, str], state
     Returns the names of the variables that are too long to carry over.
     """
     left_in, variables, session.functions, session.variables = state
-    too_long = [n for n, v in variables.items() if len(os.fsencode(f"{n}={v}")) > LONGEST_VARIABLE]
+    # Encoded only if it may be too long: a character has at most four bytes.
+    long = {n: v for n, v in variables.items() if 4 * (len(n) + len(v)) > LONGEST_VARIABLE - 4}
+    too_long = [n for n, v in long.items() if len(os.fsencode(f"{n}={v}")) > LONGEST_VARIABLE]
     for name in too_long:
         del variables[name]
     for name, value in env.items():
@@ -276,16 +281,20 @@ def parse_state(data: bytes) -> State | None:
 
 def parse_exports(text: str) -> dict[str, str]:
     """Parse the output of ``export -p`` of bash (``declare -x A="b"``) or a POSIX shell (``export A='b'``)."""
-    found = _parse_plain_exports(text)
-    if found is None:
-        import re
+    known, kept = _last_exports[0]
+    if text != known:
+        found = _parse_plain_exports(text)
+        if found is None:
+            import re
 
-        found, position, declaration = {}, 0, re.compile(_DECLARATION)
-        while match := declaration.search(text, position):
-            name, position = match.group(1), match.end()
-            if match.group(2):
-                found[name], position = _unquote(text, position)
-    return {n: v for n, v in found.items() if n not in _SHELL_EXPORTS and not n.startswith("__gamebox")}
+            found, position, declaration = {}, 0, re.compile(_DECLARATION)
+            while match := declaration.search(text, position):
+                name, position = match.group(1), match.end()
+                if match.group(2):
+                    found[name], position = _unquote(text, position)
+        kept = {n: v for n, v in found.items() if n not in _SHELL_EXPORTS and not n.startswith("__gamebox")}
+        _last_exports[0] = (text, kept)
+    return dict(kept)
 
 
 def _parse_plain_exports(text: str) -> dict[str, str] | None:
