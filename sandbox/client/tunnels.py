@@ -201,16 +201,18 @@ class RemoteForward:
             each.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  # start_server makes one
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of ours: start_server's own logs an error when it is cancelled.
+        task = asyncio.ensure_future(self._serve(reader, writer))
         self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         orderly = False
         try:
             if not self._closed and len(self._connections) <= MOST_CONNECTIONS:
                 orderly = await self._carry(reader, writer)
         finally:
-            self._connections.discard(task)
             if not orderly:  # so that the program here does not take it for the end of the data
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 writer.transport.abort()

@@ -438,3 +438,16 @@ def test_the_connections_that_a_sandbox_has_tried(api: Api, sandbox: str) -> Non
         assert env.connections[before].why == said.data["why"]
         assert len(env.connections) == len(items)
     assert env.connections == ()
+
+
+def test_a_forwarded_port_is_closed_without_a_word(sandbox: str, caplog: pytest.LogCaptureFixture) -> None:
+    service = shared_service()
+    with RemoteEnvironment.attach(sandbox, url=service.url, api_key=service.key) as env:
+        forward = env.forward(PORT).unwrap()
+        with socket.create_connection((forward.host, forward.port), timeout=30) as sock:
+            sock.sendall(b"POST /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n")
+            assert b"one" in received(sock, b"one")
+            forward.close()
+            with pytest.raises(ConnectionResetError):
+                sock.recv(1)
+    assert [each for each in caplog.records if each.name == "asyncio"] == []
