@@ -23,6 +23,7 @@ import httpx
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 from .codes import ProblemCode
+from .hints import hint_of
 from .traces import trace_headers
 
 log = logging.getLogger(__name__)
@@ -300,10 +301,12 @@ def error_of(response: httpx.Response, url: str) -> SandboxError:
         failed.effects = "none" if response.status_code in _NOTHING_DONE else "unknown"
         return failed
     error: SandboxError
+    code = _code_of(problem.get("code"))
+    hint = hint_of(code.value, str(problem.get("hint") or ""))
     if isinstance(reason := problem.get("reason"), str):
-        error = SandboxUnavailableError(reason, text, str(problem.get("hint") or ""))
+        error = SandboxUnavailableError(reason, text, hint)
     else:
-        error = SandboxError(_code_of(problem.get("code")), text, str(problem.get("hint") or ""))
+        error = SandboxError(code, text, hint)
     error.retryable = problem.get("retryable") is True
     error.effects = problem["effects"] if problem.get("effects") in ("partial", "unknown") else "none"
     return error

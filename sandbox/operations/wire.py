@@ -2,6 +2,7 @@
 
 A text stands for bytes wherever it can. The bytes that a result has beside its texts (``stdout_bytes`` and the like) are part of
 the envelope only for a client that asks for them: base64 in ``bytes``, by field, without those that are the UTF-8 of their text.
+Such a client also gets, in ``hints``, what hints say to a person and to a program, where that is not what they say to a model.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from sandbox.envelope import Envelope, Failure, Notice, Result, Success
 from sandbox.errors import ErrorCode
+from sandbox.readers import Hint
 
 from .base import Request
 from .state import (
@@ -60,7 +62,23 @@ def envelope_data(envelope: Envelope[Any], *, with_bytes: bool = False) -> dict[
         }
         if beside:
             data["bytes"] = beside
+    if with_bytes and (words := _hints(envelope)):
+        data["hints"] = words
     return data
+
+
+def _hints(envelope: Envelope[Any]) -> dict[str, dict[str, str]]:
+    """Return the hints for other readers than a model, where they have their own: by the index of the notice, or "error"."""
+    hints = {str(number): each.hint for number, each in enumerate(envelope.notices)}
+    if isinstance(envelope, Failure):
+        hints["error"] = envelope.hint
+    phrased = {name: hint for name, hint in hints.items() if isinstance(hint, Hint)}
+    return {name: {"cli": hint.cli, "host": hint.host} for name, hint in phrased.items()}
+
+
+def _hint(data: Mapping[str, Any], name: str, hint: object) -> str:
+    words = (data.get("hints") or {}).get(name)
+    return str(hint) if words is None else Hint(str(hint), str(words["cli"]), str(words["host"]))
 
 
 def read_envelope(kind: type[Result], data: Mapping[str, Any]) -> Envelope[Any]:
@@ -72,7 +90,10 @@ def read_envelope(kind: type[Result], data: Mapping[str, Any]) -> Envelope[Any]:
         common: dict[str, Any] = {
             "timestamp": str(data["timestamp"]),
             "duration_ms": float(data["duration_ms"]),
-            "notices": tuple(Notice(**{name: str(n[name]) for name in ("code", "message", "hint")}) for n in data["notices"]),
+            "notices": tuple(
+                Notice(str(n["code"]), str(n["message"]), _hint(data, str(number), n["hint"]))
+                for number, n in enumerate(data["notices"])
+            ),
         }
         result = _read_result(kind, data["result"], data.get("bytes") or {})
         if data["tool_executed"]:
@@ -81,7 +102,7 @@ def read_envelope(kind: type[Result], data: Mapping[str, Any]) -> Envelope[Any]:
             return Success(result, **common)
         names = ("next_tool", "retryable", "effects", "schema", "reason")
         more = {name: data[name] for name in names if name in data}
-        return Failure(ErrorCode(data["code"]), str(data["error"]), str(data["hint"]), result=result, **more, **common)
+        return Failure(ErrorCode(data["code"]), str(data["error"]), _hint(data, "error", data["hint"]), result=result, **more, **common)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an envelope: {error!r}") from error
 

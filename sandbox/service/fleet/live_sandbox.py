@@ -15,6 +15,7 @@ from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.operations import OPERATIONS, Change, HostArguments
 from sandbox.pipe.watching import CancelToken, Watch
+from sandbox.readers import Hint
 from sandbox.service.clock import iso, now
 from sandbox.service.http.state_arguments import STATE_ARGUMENTS, state_problem
 from sandbox.service.store import requests as rows
@@ -31,6 +32,7 @@ from .sent_again import is_safe, unknown_effects
 from .spill import Spill, SpillRoom
 from .watching import Ended, Watching
 
+_RESUME = "Call resume() of a RemoteEnvironment that is attached to it."
 LIFETIME_OVER = "lifetime_over"
 # The methods on the state of the files that change nothing.
 _LOOKS = frozenset({"changes", "checkpoints", "export_patch"})
@@ -85,7 +87,7 @@ class LiveSandbox:
             raise SandboxError(
                 ErrorCode.sandbox_paused,
                 "The sandbox is paused: nothing in it runs.",
-                f"Resume it: POST /v1/sandboxes/{self.record.id}/resume.",
+                Hint(f"Resume it: POST /v1/sandboxes/{self.record.id}/resume.", _RESUME, _RESUME),
             )
         if self.is_over or self.record.state == "deleting":
             raise self.loss()
@@ -109,7 +111,7 @@ class LiveSandbox:
         return SandboxUnavailableError(
             record.reason or "closed",
             f"The sandbox {record.id} {'is gone' if when is None else f'ended at {when}'}. {why}",
-            "Create another one: POST /v1/sandboxes.",
+            Hint("Create another one: POST /v1/sandboxes.", "Start another one.", "Start another one."),
         )
 
     async def send(

@@ -301,6 +301,7 @@ class SuccessEnvelope(BaseModel):
     duration_ms: float
     notices: list[Notice]
     bytes: dict[str, str] | None = Field(None, description="With X-Gamebox-Bytes: fields that are not UTF-8, in base64.")
+    hints: dict[str, Any] | None = Field(None, description="With X-Gamebox-Bytes: hints for other readers than a model.")
 
 
 class FailureEnvelope(BaseModel):
@@ -320,3 +321,4 @@ class FailureEnvelope(BaseModel):
     arguments_schema: dict[str, Any] | None = Field(None, alias="schema", description="With invalid_arguments.")
     reason: str | None = Field(None, description="With sandbox_unavailable: why, in one word.")
     bytes: dict[str, str] | None = Field(None, description="With X-Gamebox-Bytes: fields that are not UTF-8, in base64.")
+    hints: dict[str, Any] | None = Field(None, description="With X-Gamebox-Bytes: hints for other readers than a model.")

@@ -45,11 +45,6 @@ _WHY = {
     503: "Not now; see Retry-After.",
     507: "There is no room.",
 }
-_REQUEST_ID = {
-    "type": ["string", "null"],
-    "pattern": PATHS["request_id"][0],
-    "description": "The same as X-Request-Id, in another place.",
-}
 _FLOORS = {"memory_bytes": 32 << 20, "pids": 16, "open_files": 256}
 _MOST = {"network_connections": 256}
 
@@ -192,9 +187,9 @@ def _schemas(kinds: set[type[BaseModel]]) -> dict[str, Any]:
     schemas: dict[str, Any] = {**_tidy(found["$defs"]), **operations.envelopes()}
     schemas["CreateSandbox"]["properties"]["limits"] = _limits()
     schemas["Run"]["properties"]["timeout_seconds"]["anyOf"].append({"const": "unlimited"})
-    for schema in schemas.values():
-        if "request_id" in schema.get("properties", {}) and schema.get("additionalProperties") is False:
-            schema["properties"]["request_id"] = _REQUEST_ID
+    for schema in schemas.values():  # X-Request-Id is the documented place
+        if schema.get("additionalProperties") is False:
+            schema["properties"].pop("request_id", None)
     return dict(sorted(schemas.items()))
 
 

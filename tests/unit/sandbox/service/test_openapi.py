@@ -47,7 +47,7 @@ def test_every_operation_has_its_fields_and_its_envelope() -> None:
     assert names <= set(described)
     run = described["run"]["requestBody"]["content"]["application/json"]["schema"]
     _fits(run, {"command": "true", "timeout_seconds": "unlimited", "user": "root"})
-    for wrong in ({"command": 5}, {"cmd": "true"}, {"command": "true", "request_id": "a b"}):
+    for wrong in ({"command": 5}, {"cmd": "true"}, {"command": "true", "rows": 0}):
         with pytest.raises(jsonschema.ValidationError):
             _fits(run, wrong)
 

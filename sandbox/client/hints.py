@@ -1,0 +1,61 @@
+"""The hints of a service in the words of those who use it through this client.
+
+A service says what an HTTP caller can do. Whoever typed ``gamebox`` has options and variables instead, and a program has arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sandbox.errors import ErrorCode
+from sandbox.readers import Hint
+
+from .codes import ProblemCode
+
+_ADDRESS = "See that {name} is the address of the service, without a path, and that the service is not older than this client."
+_QUOTA = "Remove one that is not needed any more ({how}), wait until one ends, or ask the operator for more."
+
+# By code: the hint on the command line, and in Python.
+_WORDS: Mapping[str, tuple[str, str]] = {
+    ProblemCode.unauthorized: (
+        "Set GAMEBOX_API_KEY to a key of this service. Its operator makes keys; the first one is in admin.key in its folder.",
+        "Give api_key=..., or set GAMEBOX_API_KEY, to a key of this service. Its operator makes keys.",
+    ),
+    ProblemCode.locked_out: (
+        "Set GAMEBOX_API_KEY to a valid key of this service: with one, nobody is locked out.",
+        "Give api_key=..., or set GAMEBOX_API_KEY, to a valid key: with one, nobody is locked out.",
+    ),
+    ProblemCode.forbidden: (
+        "Ask the operator for a key with that scope, and set GAMEBOX_API_KEY to it.",
+        "Ask the operator for a key with that scope.",
+    ),
+    ProblemCode.wrong_host: (
+        "Set GAMEBOX_URL to a name that the service knows; its operator can add others to allowed_hosts.",
+        "Use a name that the service knows; its operator can add others to allowed_hosts.",
+    ),
+    ProblemCode.route_not_found: (_ADDRESS.format(name="GAMEBOX_URL"), _ADDRESS.format(name="url")),
+    ProblemCode.method_not_allowed: (_ADDRESS.format(name="GAMEBOX_URL"), _ADDRESS.format(name="url")),
+    ProblemCode.unknown_operation: (
+        "The service is older than this client: use a gamebox of its version.",
+        "The service is older than this client: use a gamebox of its version.",
+    ),
+    ProblemCode.quota_exceeded: (_QUOTA.format(how="`gamebox rm ID`"), _QUOTA.format(how="close()")),
+    ProblemCode.body_too_large: (
+        "Copy files with `gamebox cp`, which streams them.",
+        "Send files with upload(), which streams them.",
+    ),
+    ProblemCode.secret_not_found: (
+        "Ask the owner of the key to give it to the service: PUT /v1/secrets/NAME.",
+        "Give it to the service: PUT /v1/secrets/NAME. Or use env.secret(...), which the service does not keep.",
+    ),
+    ErrorCode.sandbox_not_found: (
+        "`gamebox ls --remote` lists those that the service has.",
+        "Start another one; it was deleted, or its time was over.",
+    ),
+}
+
+
+def hint_of(code: str, hint: str) -> str:
+    """Return the hint of a problem with that code; other readers than an HTTP caller have their own where that differs."""
+    words = _WORDS.get(code)
+    return hint if words is None else Hint(hint, *words)

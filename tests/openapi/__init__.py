@@ -1,0 +1,1 @@
+"""schemathesis over the whole API of a running service: every route, all checks, real sandboxes (``python -m tests.openapi``)."""
