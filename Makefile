@@ -3,11 +3,12 @@
 #   PYTEST_ARGS="-k paths" make test  narrower tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv setup demo check test golden docs fuzz soak lock
+.PHONY: help venv setup demo check test golden docs fuzz soak api lock
 PYTEST_ARGS ?=
 FRAMES ?= 100000
 SEED ?= 1
 MINUTES ?= 60
+EXAMPLES ?= 100
 # Tests start hundreds of processes: without compiled modules each would compile all that it imports, which takes as long again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -46,6 +47,9 @@ soak: setup ## sandboxes under commands, files, transfers and faults for MINUTES
 
 docs: venv ## write docs/api and the generated parts of other pages anew; look at the difference before you commit it
 	@.venv/bin/python -m tests.pages
+
+api: setup ## schemathesis over the whole API of a service, EXAMPLES=100 requests to each route (SEED=1)
+	@.venv/bin/python -m tests.openapi --examples $(EXAMPLES) --seed $(SEED)
 
 lock: venv ## renew requirements.lock from pyproject.toml
 	.venv/bin/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \

@@ -102,7 +102,8 @@ def read_envelope(kind: type[Result], data: Mapping[str, Any]) -> Envelope[Any]:
             return Success(result, **common)
         names = ("next_tool", "retryable", "effects", "schema", "reason")
         more = {name: data[name] for name in names if name in data}
-        return Failure(ErrorCode(data["code"]), str(data["error"]), _hint(data, "error", data["hint"]), result=result, **more, **common)
+        hint = _hint(data, "error", data["hint"])
+        return Failure(ErrorCode(data["code"]), str(data["error"]), hint, result=result, **more, **common)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not an envelope: {error!r}") from error
 

@@ -89,7 +89,7 @@ class Things:
 
     def under_way(self) -> str:
         """Begin a request and return its id."""
-        return self._begun("under-way", {"command": "sleep 20"}, {})
+        return self._begun(f"under-way-{next(self._numbers)}", {"command": "sleep 20", "session": None}, {})
 
     def reading(self) -> str:
         """Begin a command that reads its input, and return the id of the request."""

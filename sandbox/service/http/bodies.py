@@ -235,7 +235,7 @@ def read_body(kind: type[B], data: bytes) -> B:
     """Return the body as ``kind``. Raises Problem, which names the fields that are wrong."""
     read_json(data)
     try:
-        return kind.model_validate_json(data or b"{}")
+        return kind.model_validate_json(data or b"{}", strict=True)  # in the models within, too
     except ValidationError as error:
         problems = [
             {"field": ".".join(map(str, each["loc"]))[:200], "problem": each["msg"][:300]}

@@ -49,9 +49,11 @@ _PATH = Parameter(
     example="notes.txt",
 )
 _CHECKPOINT = Parameter("id", {"type": "string"}, "Id of a checkpoint.", required=True, example="before")
+_FOLDER = replace(_PATH, example=".")
+# What does not fit is the envelope's to say.
+_TARGET = replace(_PATH, schema={"type": "string"})
 _STATE_EVENT = 'id: 17\nevent: state\ndata: {"sandbox_id": "bu46nc11swe3k7q516ne", "state": "paused", "reason": null}\n\n'
 EVENT_STREAM: Mapping[str, Any] = {
-    "type": "string",
     "description": "Server-sent events, each with id, event and data (JSON); a comment every 15 s. See docs/http.md.",
 }
 SANDBOX_EXAMPLE = {
@@ -231,7 +233,7 @@ ROUTES: dict[tuple[str, str], Described] = {
         body=_BYTES,
         body_media=BYTES,
         parameters=(
-            _PATH,
+            _TARGET,
             Parameter("mode", {"type": "string", "pattern": "^0?[0-7]{1,3}$"}, "Mode of the file, octal.", example="755"),
         ),
         problems=(404, 408),
@@ -239,7 +241,7 @@ ROUTES: dict[tuple[str, str], Described] = {
     ("GET", f"{SANDBOX}/trees"): Described(
         "get_tree",
         {200: Answer("The folder. One without its last two blocks of zeros was cut off.", {TAR: None}, ("Content-Disposition",))},
-        parameters=(_PATH,),
+        parameters=(_FOLDER,),
         problems=(404, *_RUNNING),
     ),
     ("PUT", f"{SANDBOX}/trees"): Described(
@@ -248,7 +250,7 @@ ROUTES: dict[tuple[str, str], Described] = {
         body=_BYTES,
         body_media=TAR,
         parameters=(
-            _PATH,
+            _TARGET,
             Parameter("initial", {"type": "boolean", "default": False}, "Changes are compared with it."),
         ),
         problems=(404, 408),

@@ -71,6 +71,8 @@ async def operate(request: Request, caller: User, sandbox_id: str, operation: st
 async def feed(request: Request, caller: User, sandbox_id: str, request_id: str) -> Response:
     """Stream the standard input of a command, no faster than it reads; if the body breaks off, the command is stopped."""
     requests = sandbox_of(request, caller, sandbox_id).requests
+    if not is_request_id(request_id):  # none will come
+        raise unknown_request(request_id)
     sent = await _begun(requests, request_id)
     if sent.stdin is None:
         raise Problem(
