@@ -9,16 +9,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sandbox.docker.container import loop_device
+from sandbox.docker.container.disk import free_bytes
 from sandbox.docker.container.shortcut import may_take_shortcut
 from sandbox.docker.engine.client import connect, engine_address, translated
+from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import SandboxError
+from sandbox.limits import Limits
+from sandbox.text.wording import size
 
 from .folder import own_folder
 from .settings import Settings
+from .tenants.amounts import amounts_of
 
 ENGINE_SECONDS = 10
 # Each sandbox takes a few, each request one.
 FEW_DESCRIPTORS = 8192
+FEW_SANDBOXES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +38,10 @@ class Finding:
 
 def examine(settings: Settings) -> list[Finding]:
     """Return what was found. Nothing is started, and a service that runs is not disturbed."""
-    return [*_engine(), _folder(settings), _descriptors(), _address(settings)]
+    return [*_engine(settings), _folder(settings), _descriptors(), _address(settings)]
 
 
-def _engine() -> Iterator[Finding]:
+def _engine(settings: Settings) -> Iterator[Finding]:
     try:
         client = connect(ENGINE_SECONDS)
         with translated():
@@ -55,6 +61,19 @@ def _engine() -> Iterator[Finding]:
         yield Finding("disk", "limited", f"The sizes of disks are measured, and not enforced: {why}.")
     else:
         yield Finding("disk", "holds", "The sizes of disks are enforced.")
+    yield _room(settings, free_bytes(client))
+
+
+def _room(settings: Settings, free: int | None) -> Finding:
+    """Say how many sandboxes the disk has room for."""
+    if free is None:
+        return Finding("room", "limited", "This host does not see the engine's disk: what is promised of it is not bounded.")
+    one = amounts_of(SandboxSpec(limits=Limits(disk_bytes=settings.disk_bytes))).disk_bytes
+    count = int(free * settings.disk_factor // one)
+    text = f"{size(free)} are free for disks, and may be promised {settings.disk_factor:g} times: {count} sandboxes of {size(one)}."
+    if count < FEW_SANDBOXES:
+        text += " Lower disk_bytes, or raise disk_factor if sandboxes write little."
+    return Finding("room", "limited" if count < FEW_SANDBOXES else "holds", text)
 
 
 def _way(*, past_engine: bool) -> Finding:

@@ -29,6 +29,13 @@ def test_it_says_what_a_restart_of_the_engine_does(place: Path, engine: OwnEngin
     assert engine.containers() == []
 
 
+def test_it_says_for_how_many_sandboxes_the_disk_has_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAMEBOX_SERVICE_DISK_BYTES", str(32 << 20))
+    assert found("--data", place / "new")["room"] == "holds"
+    monkeypatch.setenv("GAMEBOX_SERVICE_DISK_BYTES", str(1 << 50))
+    assert found("--data", place / "new")["room"] == "limited"
+
+
 def test_without_an_engine_it_fails(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{place}/none.sock")
     done = run_gamebox("serve", "--check", "--data", place / "new")
