@@ -13,6 +13,21 @@ from sandbox.readers import Hint
 from .codes import ProblemCode
 
 _ADDRESS = "See that {name} is the address of the service, without a path, and that the service is not older than this client."
+UNREACHABLE = Hint(
+    "See that it runs there and that this host reaches it. The sandbox goes on until its time is over.",
+    "See that it runs there and that this host reaches it, or unset GAMEBOX_URL and leave out --remote to use this host's engine. "
+    "Sandboxes there go on until their time is over.",
+)
+MISSING_KEY = Hint(
+    "Give api_key=..., or set GAMEBOX_API_KEY; a new service writes its first key to admin.key in its folder.",
+    "Set GAMEBOX_API_KEY to a key of the service, or unset GAMEBOX_URL to use this host's engine; a new service writes its first "
+    "key to admin.key in its folder.",
+)
+INVALID_ADDRESS = Hint(
+    'Give url="http://127.0.0.1:8000" or the like, or set GAMEBOX_URL.',
+    "Set GAMEBOX_URL to the address of a service, such as http://127.0.0.1:8080, or unset it and leave out --remote to use this "
+    "host's engine; `gamebox serve` starts a service.",
+)
 _QUOTA = "Remove one that is not needed any more ({how}), wait until one ends, or ask the operator for more."
 
 # By code: the hint on the command line, and in Python.

@@ -23,7 +23,7 @@ import httpx
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 from .codes import ProblemCode
-from .hints import hint_of
+from .hints import INVALID_ADDRESS, MISSING_KEY, UNREACHABLE, hint_of
 from .traces import trace_headers
 
 log = logging.getLogger(__name__)
@@ -272,7 +272,7 @@ def unreachable(error: Exception, url: str) -> SandboxUnavailableError:
     gone = SandboxUnavailableError(
         "service_unreachable",
         f"The service at {url} does not answer: {_words_of(error)}.",
-        "See that it runs there and that this host reaches it. The sandbox goes on until its time is over.",
+        UNREACHABLE,
     )
     gone.effects = "none" if isinstance(error, _NOT_SENT) else "unknown"
     return gone
@@ -369,11 +369,10 @@ def _checked_key(key: str | None) -> str:
         raise SandboxError(
             ErrorCode.invalid_configuration,
             "The key to the service is missing." if not key else "The key to the service has characters that no key has.",
-            f"Give api_key=..., or set {API_KEY}; a new service writes its first key to admin.key in its folder.",
+            MISSING_KEY,
         )
     return key
 
 
 def _invalid(message: str) -> SandboxError:
-    hint = f'Give url="http://127.0.0.1:8000" or the like, or set {URL}.'
-    return SandboxError(ErrorCode.invalid_configuration, message, hint)
+    return SandboxError(ErrorCode.invalid_configuration, message, INVALID_ADDRESS)
