@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,13 +21,18 @@ from sandbox.errors import SandboxError
 from sandbox.limits import Limits
 from sandbox.text.wording import size
 
+from .fleet import engine
 from .folder import own_folder
 from .settings import Settings
+from .store.database import STORE
+from .store.migrations import STEPS
 from .tenants.amounts import amounts_of
 
 ENGINE_SECONDS = 10
 # Each sandbox takes a few, each request one.
 FEW_DESCRIPTORS = 8192
+# A store that cannot grow answers 503.
+LITTLE_SPACE = 1 << 30
 FEW_SANDBOXES = 10
 
 
@@ -38,7 +47,7 @@ class Finding:
 
 def examine(settings: Settings) -> list[Finding]:
     """Return what was found. Nothing is started, and a service that runs is not disturbed."""
-    return [*_engine(settings), _folder(settings), _descriptors(), _address(settings)]
+    return [*_engine(settings), _folder(settings), *_store(settings), *_space(settings), _descriptors(), _address(settings)]
 
 
 def _engine(settings: Settings) -> Iterator[Finding]:
@@ -92,6 +101,41 @@ def _folder(settings: Settings) -> Finding:
         running = "Another service" in error.message
         return Finding("data", "limited" if running else "fails", f"{error.message} {error.hint}")
     return Finding("data", "holds", f"{settings.data} is free for this service.")
+
+
+def _store(settings: Settings) -> Iterator[Finding]:
+    """Look at the store, which is left as it is."""
+    path = settings.data / STORE
+    if not path.is_file():
+        return
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as store:
+            found = store.execute("PRAGMA quick_check(1)").fetchone()[0]
+            version = store.execute("PRAGMA user_version").fetchone()[0]
+    except sqlite3.Error as error:
+        found, version = str(error), 0
+    if found != "ok":
+        yield Finding("store", "fails", f"{path} is damaged ({found}). Restore a backup: gamebox serve restore FILE.")
+    elif version > len(STEPS):
+        yield Finding("store", "fails", f"{path} was written by a later version of gamebox (its tables have version {version}).")
+    elif version < len(STEPS):
+        text = f"{path} is of an earlier version: the next start copies it, and brings its tables from {version} to {len(STEPS)}."
+        yield Finding("store", "holds", text)
+    else:
+        yield Finding("store", "holds", f"{path} is whole.")
+
+
+def _space(settings: Settings) -> Iterator[Finding]:
+    place = next(each for each in (settings.data.absolute(), *settings.data.absolute().parents) if each.exists())
+    with contextlib.suppress(SandboxError, OSError):
+        if (free := engine.free_bytes()) is not None:
+            yield _free("space of the engine", "for sandboxes and images", free)
+    with contextlib.suppress(OSError):
+        yield _free("space for data", f"below {place}", shutil.disk_usage(place).free)
+
+
+def _free(name: str, where: str, free: int) -> Finding:
+    return Finding(name, "holds" if free >= LITTLE_SPACE else "limited", f"{size(free)} are free {where}.")
 
 
 def _descriptors() -> Finding:

@@ -43,7 +43,9 @@ def test_without_an_engine_it_fails(place: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_service_that_runs_goes_on(service: ServiceProcess, api: Api) -> None:
-    assert found("--data", service.folder)["data"] == "limited"
+    states = found("--data", service.folder)
+    assert (states["data"], states["store"]) == ("limited", "holds")
+    assert {"space for data", "space of the engine"} <= set(states)
     ident = api.create(image=IMAGE)
     assert api.run(ident, "echo on")["result"]["output"] == "on\n"
     api.call("DELETE", f"/sandboxes/{ident}", status=204)
