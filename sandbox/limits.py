@@ -8,6 +8,7 @@ from typing import Literal
 from sandbox.text.wording import value_text
 
 from .errors import ErrorCode, SandboxError
+from .readers import Hint, limit
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -193,5 +194,9 @@ class Limits:
 
 def _refuse(name: str, value: object, why: str) -> None:
     raise SandboxError(
-        ErrorCode.invalid_limits, f"Limits({name}={value_text(value)}) is not allowed: {why}.", f"Give another {name}."
+        ErrorCode.invalid_limits, f"Limits({name}={value_text(value)}) is not allowed: {why}.", _another(name)
     )
+
+
+def _another(name: str) -> Hint:
+    return Hint(f"Give another {name}.", f"Give another {limit(name).cli}.")

@@ -28,7 +28,7 @@ INVALID_ADDRESS = Hint(
     "Set GAMEBOX_URL to the address of a service, such as http://127.0.0.1:8080, or unset it and leave out --remote to use this "
     "host's engine; `gamebox serve` starts a service.",
 )
-_QUOTA = "Remove one that is not needed any more ({how}), wait until one ends, or ask the operator for more."
+_QUOTA = "Wait, ask for less, or end sandboxes that are not needed any more ({how}). The operator sets the quotas."
 
 # By code: the hint on the command line, and in Python.
 _WORDS: Mapping[str, tuple[str, str]] = {

@@ -21,7 +21,7 @@ def test_a_problem_is_worded_for_its_reader(code: str) -> None:
     error = error_of(httpx.Response(400, content=json.dumps(problem)), "http://localhost")
     assert str(error.hint) == problem["hint"], "what the service says to an HTTP caller is there, too"
     for reader in ("cli", "host"):
-        words = hint_for(reader, error.hint)  # type: ignore[arg-type]
+        words = hint_for(reader, error.hint)
         assert words
         assert not any(each in words for each in ("GET /", "POST /", "Bearer")), words
     assert "api_key=" not in hint_for("cli", error.hint)
