@@ -385,6 +385,8 @@ class Fleet:
                 await environment.close()
 
     async def _remove(self, live: LiveSandbox, *, may_appear: bool = False) -> bool:
+        if live.attaching not in (None, asyncio.current_task()):
+            await asyncio.wait([live.attaching])  # else it takes hold of what is being removed
         if live.release is not None:
             live.release()
             live.release = None
