@@ -68,35 +68,42 @@ def caller_of(request: HTTPConnection) -> Caller:
     return caller
 
 
+async def entered(request: HTTPConnection) -> Caller:
+    """Return who sent the request, when it may go on: those of a busy tenant wait while others are there. Raises Problem."""
+    caller = caller_of(request)
+    await visit_of(request.scope).wait(house_of(request).tenants.pace)
+    return caller
+
+
 async def reader(request: HTTPConnection) -> Caller:
     """Return who sent the request, if they may look. Raises Problem."""
-    return caller_of(request)
+    return await entered(request)
 
 
 async def user(request: HTTPConnection) -> Caller:
     """Return who sent the request, if they may use sandboxes. Raises Problem."""
-    caller = caller_of(request)
+    caller = await entered(request)
     check_scope(caller, Scope.use)
     return caller
 
 
 async def manager(request: HTTPConnection) -> Caller:
     """Return who sent the request, if they may create and end sandboxes. Raises Problem."""
-    caller = caller_of(request)
+    caller = await entered(request)
     check_scope(caller, Scope.manage)
     return caller
 
 
 async def admin(request: HTTPConnection) -> Caller:
     """Return who sent the request, if they may make keys. Raises Problem."""
-    caller = caller_of(request)
+    caller = await entered(request)
     check_scope(caller, Scope.admin)
     return caller
 
 
 async def operator(request: HTTPConnection) -> Caller:
     """Return who sent the request, if they may administer all tenants. Raises Problem."""
-    caller = caller_of(request)
+    caller = await entered(request)
     check_scope(caller, Scope.admin)
     if not is_operator(caller):
         raise Problem(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .account import Account
 from .ledger import Ledger
+from .pace import Pace
 
 _KEY = "visit"
 
@@ -16,6 +19,8 @@ class Visit:
 
     account: Account | None = None
     ledger: Ledger | None = None
+    grow_up: Callable[[], None] | None = None
+    """Ends what ``Pace.enter`` has begun."""
 
     def enter(self, account: Account, ledger: Ledger) -> None:
         """Count the request for a tenant, once. Raises Problem if that is one too many."""
@@ -27,6 +32,13 @@ class Visit:
         """Count that the request has ended."""
         if self.account is not None:
             self.account.leave()
+        if self.grow_up is not None:
+            self.grow_up()
+
+    async def wait(self, pace: Pace) -> None:
+        """Wait until the request may go on, once."""
+        if self.account is not None and self.grow_up is None:
+            self.grow_up = await pace.enter(self.account.id)
 
     def count(self, data: bytes | str, *, may_refuse: bool = True) -> None:
         """Count bytes of a body. Raises Problem if they are too many, and more of them follow."""

@@ -21,6 +21,7 @@ from sandbox.service.store.tenants import TenantRecord
 
 from .account import Account
 from .ledger import Ledger
+from .pace import Pace
 from .rules import Ceiling, Quota
 
 MOST_TENANTS = 10_000
@@ -34,6 +35,7 @@ class Tenants:
         self._settings, self._database = settings, database
         self._accounts: dict[str, Account] = {}
         self._output = SpillRoom(settings.data / "output")
+        self.pace = Pace()
         self.ledger = Ledger(lambda tenant: self.find(tenant).quota, settings.disk_factor)
 
     async def load(self) -> None:
