@@ -36,7 +36,8 @@ from sandbox.service.store.database import STORE, Database
 
 SIZE = 64 * MIB
 POOL = 4
-SMALL = {"memory_bytes": 128 * MIB, "pids": 64}
+# The service promises no more disk than the host has free: 200 of the usual size are more.
+SMALL = {"memory_bytes": 128 * MIB, "pids": 64, "disk_bytes": 256 * MIB}
 TENANTS, SANDBOXES = 20, 200
 STREAMS = 1000
 # Of the tenant at full load: sandboxes, and requests under way.
@@ -64,7 +65,7 @@ class Served:
 
     async def _make_keys(self, tenants: int) -> list[str]:
         database = Database(self._data / STORE)
-        keys = Keys(database)
+        keys, self.id = Keys(database), database.service_id
         try:
             return [(await keys.make(f"tenant-{n}", "benchmark", Scope.manage))[0] for n in range(tenants)]
         finally:
@@ -217,7 +218,7 @@ def creations(served: Served, options: Options) -> Iterator[Row]:
     def from_pool() -> float:
         while made:
             client.delete(made.pop())
-        _wait_for_members(POOL)
+        _wait_for_members(served, POOL)
         return milliseconds(lambda: create(env={"NAME": "value"}, metadata={"row": "pool"}))
 
     pooled, cold = "create from the pool", "create without a pool"
@@ -236,11 +237,11 @@ def creations(served: Served, options: Options) -> Iterator[Row]:
     )
 
 
-def _wait_for_members(count: int) -> None:
-    """Wait until so many sandboxes of services are there: with none of a tenant, those are the members of the pool."""
+def _wait_for_members(served: Served, count: int) -> None:
+    """Wait until so many sandboxes of the service are there: with none of a tenant, those are the members of the pool."""
     client, until = docker.from_env(), time.monotonic() + START_SECONDS
     while time.monotonic() < until:
-        if len(client.containers.list(filters={"label": f"{SERVICE_LABEL}=1"}, ignore_removed=True)) == count:
+        if len(client.containers.list(filters={"label": f"{SERVICE_LABEL}={served.id}"}, ignore_removed=True)) == count:
             time.sleep(1.0)  # the last one is greeted, and rehearses
             return
         time.sleep(0.1)
