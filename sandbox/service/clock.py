@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+# What a date can be.
+LAST_SECOND = 253402300799.0
+
 
 def now() -> float:
     """Return the time in seconds since the epoch."""
@@ -17,7 +20,7 @@ def since_boot() -> float:
 
 
 def iso(seconds: float | None) -> str | None:
-    """Return a time as ISO 8601 in UTC, with milliseconds; None for None."""
+    """Return a time as ISO 8601 in UTC, with milliseconds; None for None. One after the year 9999 is its end."""
     if seconds is None:
         return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(min(seconds, LAST_SECOND), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -206,12 +206,16 @@ class PutSecret(Body):
         return value
 
 
+# Ten years.
+MOST_KEY_SECONDS = 10 * 365 * 86400.0
+
+
 class CreateKey(Body):
     """A key that is asked for."""
 
     name: str = Field("", max_length=100)
     scope: Literal["read", "use", "manage", "admin"] = "manage"
-    expires_seconds: float | None = Field(None, gt=0, description="Time after which it is not valid any more.")
+    expires_seconds: float | None = Field(None, gt=0, le=MOST_KEY_SECONDS, description="Time after which it is not valid any more.")
 
 
 class CreateTenant(Body):

@@ -67,12 +67,14 @@ class Described:
     problems: tuple[int, ...] = ()
 
 
+_PORT = "^([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
+
 PATHS: Mapping[str, tuple[str, str, str]] = {
     "sandbox_id": ("^[a-z][a-z0-9]{19}$", "Id of a sandbox.", "bu46nc11swe3k7q516ne"),
     "tenant_id": ("^[a-z0-9][a-z0-9_-]{0,62}$", "Id of a tenant.", "acme"),
     "key_id": ("^k[0-9a-f]{16}$", "Id of a key.", "k0123456789abcdef"),
     "secret_name": ("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", "Name of a secret.", "deploy"),
-    "port": ("^[1-9][0-9]{0,4}$", "Number of a port.", "8000"),
+    "port": (_PORT, "Number of a port.", "8000"),
     "request_id": ("^[A-Za-z0-9._-]{1,64}$", "Id of a request.", "r05b629c835ac5c8bda155cc5"),
 }
 """The parameters of paths: their patterns, what they are, and an example."""

@@ -25,11 +25,11 @@ LOOK_SECONDS = 0.25
 async def list_connections(request: Request, caller: User, sandbox_id: str) -> Response:
     """List the last 1,000 connections, or stream those that end from now on, or after Last-Event-ID."""
     live = sandbox_of(request, caller, sandbox_id)
+    asked = offset_of(request)
     count, last = _log(await live.ready())
     if not wants_events(request):
         items = [_data(number, each) for number, each in _after(0, count, last)]
         return JSONResponse({"items": items, "next_cursor": None})
-    asked = offset_of(request)
     # A service that was restarted counts anew.
     start = count if asked is None else asked if asked <= count else 0
     keys = house_of(request).keys

@@ -12,7 +12,8 @@ import pytest
 from sandbox.docker.spec import SandboxSpec
 from sandbox.limits import Limits
 from sandbox.operations import OPERATIONS
-from sandbox.service.http.bodies import CreateSandbox, checked_arguments, read_body
+from sandbox.service.clock import iso
+from sandbox.service.http.bodies import CreateKey, CreateSandbox, checked_arguments, read_body
 from sandbox.service.http.json_text import read_json
 from sandbox.service.http.limits import LIMITS
 from sandbox.service.http.problems import Problem, ProblemCode
@@ -128,3 +129,9 @@ def test_the_package_cache_is_the_operators(settings: Settings, tmp_path: Path) 
     assert "password" not in repr(own)
     with pytest.raises(Problem):
         asked(cache={"directory": "/", "pypi": "https://mine.example"})
+
+
+def test_a_key_expires_at_a_time_that_can_be_written() -> None:
+    with pytest.raises(Problem):
+        read_body(CreateKey, b'{"expires_seconds": 1e300}')
+    assert iso(1e300) == "9999-12-31T23:59:59.000Z"
