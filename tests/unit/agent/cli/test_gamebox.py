@@ -419,6 +419,15 @@ def test_options_that_are_not_given_come_from_the_users_config(config: Path, rep
     assert json.loads(gamebox("hub", "ls", **home).stdout)["agents"]
 
 
+def test_a_command_with_commands_has_defaults_of_its_own_and_of_these(config: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "none"
+    config.write_text(f'[serve]\ndata = "{folder}"\nport = 1\n[serve.backup]\nforce = true\n')
+    done = gamebox("serve", "backup", str(tmp_path / "b.tar"), XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert (done.returncode, f"There is no store {folder}/service.db." in done.stderr) == (2, True), done.stderr
+    config.write_text("[serve]\nprot = 1\n")
+    assert "prot" in gamebox("serve", "backup", "x", XDG_CONFIG_HOME=str(tmp_path / "config")).stderr
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
