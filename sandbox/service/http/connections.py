@@ -24,6 +24,8 @@ HEAD_SECONDS = 15.0
 TAKE_SECONDS = 60.0
 # What follows an answer that was given before the end of the request's body is read and dropped for so long.
 DROP_SECONDS = 2.0
+# And so much of it: a client that reads its answer stops to send long before.
+DROP_BYTES = 16 << 20
 # Of a body, what may wait for the application: asyncio reads 256 KiB at once.
 BODY_BYTES = 256 << 10
 # With more of them, or half as many as the process may have descriptors, a new one is answered 503.
@@ -47,6 +49,7 @@ class Connection(H11Protocol):
     drop_seconds = DROP_SECONDS
     most = CONNECTIONS
     _refused = False
+    _dropped = 0
     # Runs while a request's head, or the rest of a body that is dropped, is awaited.
     _timer: asyncio.TimerHandle | None = None
     _take_timer: asyncio.TimerHandle | None = None
@@ -73,6 +76,10 @@ class Connection(H11Protocol):
         if not self._refused and not self.transport.is_closing() and not self._take_body(data):
             super().data_received(data)
             self._set_timer()
+            if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE:
+                self._dropped += len(data)
+                if self._dropped > DROP_BYTES:
+                    self.transport.close()
 
     def _take_body(self, data: bytes) -> bool:
         """Take bytes from the middle of a body of known length past h11, which copies each four times; return whether they are.
@@ -99,6 +106,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Go on with the next request, some of which may be here already."""
+        self._dropped = 0
         super().on_response_complete()
         if not self._refused:
             self._set_timer()
