@@ -186,6 +186,7 @@ def _schemas(kinds: set[type[BaseModel]]) -> dict[str, Any]:
     _, found = models_json_schema(modes, ref_template=_REF)
     schemas: dict[str, Any] = {**_tidy(found["$defs"]), **operations.envelopes()}
     schemas["CreateSandbox"]["properties"]["limits"] = _limits()
+    schemas["CreateTenant"]["properties"]["id"]["pattern"] = PATHS["tenant_id"][0]
     schemas["Run"]["properties"]["timeout_seconds"]["anyOf"].append({"const": "unlimited"})
     for schema in schemas.values():  # X-Request-Id is the documented place
         if schema.get("additionalProperties") is False:
@@ -224,6 +225,8 @@ def _tidy(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     found = {name: _tidy(each) for name, each in node.items() if not (name == "title" and isinstance(each, str))}
+    if "patternProperties" in found:  # other names are refused
+        found.setdefault("additionalProperties", False)
     if found.get("format") == "binary":
         del found["format"]
     for name in ("anyOf", "enum"):
