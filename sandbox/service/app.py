@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
@@ -61,6 +62,8 @@ log = logging.getLogger(__name__)
 
 # Threads for what blocks and is not the engine's start of a sandbox: pauses, transfers, the last words of one.
 THREADS = 64
+# How often it is seen whether the keys of open connections are valid still.
+LOOK_SECONDS = 15.0
 
 
 def make_house(settings: Settings, database: Database, tracing: Tracing | None = None) -> House:
@@ -77,8 +80,6 @@ def make_app(house: House) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:  # noqa: ARG001
-        import asyncio
-
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gamebox-service")
         asyncio.get_running_loop().set_default_executor(pool)
         await house.keys.load()
@@ -87,6 +88,7 @@ def make_app(house: House) -> FastAPI:
         await load_public_ports(house)
         house.observation.audit.begin()
         resume_deletes(house)
+        house.fleet.workers.spawn(_end_expired(house))
         house.ready = True
         yield
         await house.fleet.close()
@@ -122,6 +124,13 @@ def make_app(house: House) -> FastAPI:
     # The last one is the first that a request meets.
     app.add_middleware(Observer, watchers=house.observation.watchers, span=house.observation.span)
     return app
+
+
+async def _end_expired(house: House) -> None:
+    """Cut what was opened with a key that has expired since, again and again."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        house.connections.end_expired(house.keys.is_valid_id)
 
 
 class Entrance:

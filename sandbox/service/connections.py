@@ -13,6 +13,8 @@ from .http.problems import Problem, ProblemCode
 MOST_TOGETHER = 8192
 LOOK_SECONDS = 0.05
 MOST_REASON_BYTES = 123
+# In the place of a key's id: what came to a port that everybody may reach.
+PUBLIC = "public "
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,12 @@ class OpenConnections:
         for each in tuple(self._all):
             if key in (None, each.key) and sandbox in (None, each.sandbox) and (requests or not each.is_request):
                 each.end(ending)
+
+    def end_expired(self, is_valid: Callable[[str], bool]) -> None:
+        """End those whose key is not valid any more: keys expire, too. Those of public ports have none."""
+        for each in tuple(self._all):
+            if each.key is not None and not each.key.startswith(PUBLIC) and not is_valid(each.key):
+                each.end(KEY_GONE)
 
     async def drain(self, seconds: float) -> None:
         """End those that do not end by themselves, wait for the others for so long, and end these, too."""

@@ -112,6 +112,11 @@ class Keys:
         record = self._by_id.get(caller.key)
         return record is not None and _is_valid(record)
 
+    def is_valid_id(self, ident: str) -> bool:
+        """Return whether the key of that id is valid."""
+        record = self._by_id.get(ident)
+        return record is not None and _is_valid(record)
+
     def is_valid_key(self, ident: str, tenant: str) -> bool:
         """Return whether the key of that id is a valid one of the tenant."""
         record = self._by_id.get(ident)

@@ -8,6 +8,7 @@ from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode
 from sandbox.network.dialling import UnreachableError
 from sandbox.network.services.peer_port import NO_SERVER, PortStream
+from sandbox.service.connections import PUBLIC
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.house import House
 from sandbox.service.http.hosts import Host, PortName, is_own_page
@@ -62,7 +63,7 @@ def account_of(house: House, admission: Admission) -> Account:
 
 def public_key(port: int) -> str:
     """Return what connections to a public port have in the place of a key."""
-    return f"public {port}"
+    return f"{PUBLIC}{port}"
 
 
 def admit(house: House, request: PortRequest) -> Admission:

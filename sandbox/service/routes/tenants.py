@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from sandbox.service.clock import now
+from sandbox.service.connections import KEY_GONE
 from sandbox.service.house import House, house_of, operator
 from sandbox.service.http.bodies import CreateKey, CreateTenant, UpdateTenant, read_body
 from sandbox.service.http.reading import body_of
@@ -86,6 +87,7 @@ async def revoke_key_of_tenant(request: Request, tenant_id: str, key_id: str) ->
     house = house_of(request)
     await house.keys.revoke(house.tenants.get(tenant_id).id, key_id)
     house.broadcast.close(key_id)
+    house.connections.end(KEY_GONE, key=key_id)
     return Response(status_code=204)
 
 

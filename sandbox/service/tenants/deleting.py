@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from sandbox.errors import SandboxError
+from sandbox.service.connections import KEY_GONE
 from sandbox.service.http.problems import Problem
 
 if TYPE_CHECKING:
@@ -47,5 +48,6 @@ async def _until_deleted(house: House, tenant: str) -> None:
 async def _finish(house: House, tenant: str) -> None:
     for key in await house.keys.revoke_all(tenant):
         house.broadcast.close(key)
+        house.connections.end(KEY_GONE, key=key)
     await house.fleet.delete_all(tenant)
     await house.tenants.forget(tenant)

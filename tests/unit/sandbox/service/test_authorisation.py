@@ -23,6 +23,7 @@ from fastapi.routing import APIRoute
 from sandbox.docker.spec import SandboxSpec
 from sandbox.service.app import make_app, make_house
 from sandbox.service.clock import now
+from sandbox.service.connections import OpenConnection
 from sandbox.service.house import House
 from sandbox.service.http.route_table import all_routes
 from sandbox.service.keys import DEFAULT_TENANT, Scope
@@ -271,3 +272,22 @@ def test_websockets_need_the_scope_and_the_sandbox(tmp_path: Path) -> None:
                     assert await service.websocket(path.format(sandbox_id=ident), token) == code, (path, key)
 
     asyncio.run(work())
+
+
+def test_open_connections_end_with_a_key_that_the_operator_revokes_and_with_its_tenant(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as service:
+            operator = {"X-API-Key": service.keys[f"{DEFAULT_TENANT} admin"]}
+            first, second = service.house.keys.of(OTHER)[:2]
+            ended: list[str] = []
+            opened = [OpenConnection(FOREIGN, each.id, lambda _, who=each.id: ended.append(who)) for each in (first, second)]  # type: ignore[misc]
+            with service.house.connections.open(opened[0]), service.house.connections.open(opened[1]):
+                await service.ask("DELETE", f"/v1/tenants/{OTHER}/keys/{first.id}", operator)
+                assert ended == [first.id]
+                await service.house.tenants.create("third", "", {}, {})
+                _, third = await service.house.keys.make("third", "", Scope.use)
+                with service.house.connections.open(OpenConnection(FOREIGN, third.id, lambda _: ended.append(third.id))):
+                    assert (await service.ask("DELETE", "/v1/tenants/third", operator)).status_code == 204
+                assert ended == [first.id, third.id]
+
+    asyncio.run(main())

@@ -9,6 +9,7 @@ import pytest
 
 from sandbox.service.connections import KEY_GONE, RESTART, Ending, OpenConnection, OpenConnections
 from sandbox.service.http.problems import Problem
+from sandbox.service.ports.access import public_key
 
 
 def test_a_sandbox_has_only_so_many() -> None:
@@ -34,6 +35,16 @@ def test_those_with_a_key_end_with_it() -> None:
         assert ended == [(("a", "k1"), KEY_GONE)]
         every.end(KEY_GONE, key="k1")
         assert {who for who, _ in ended} == {("a", "k1"), ("b", "k1")}
+
+
+def test_those_whose_key_has_expired_end_and_those_of_public_ports_go_on() -> None:
+    every, ended = OpenConnections(9), []
+    with ExitStack() as stack:
+        for key in ("k1", "k2", public_key(8000), None):
+            connection = OpenConnection("a", key, lambda ending, who=key: ended.append((who, ending)))  # type: ignore[misc]
+            stack.enter_context(every.open(connection))
+        every.end_expired(lambda key: key == "k1")
+    assert ended == [("k2", KEY_GONE)]
 
 
 def test_a_service_that_ends_waits_for_requests_alone() -> None:
