@@ -20,27 +20,32 @@ LEAST_BYTES = 64 << 10
 
 
 class BodyRoom:
-    """How many bytes of bodies are in memory, in requests that are read and in those that are carried out."""
+    """How many bytes of bodies are in memory, in requests that are read and in those that are carried out.
+
+    A tenant has no more than it leaves to the others, however many its requests are, and however long they take.
+    """
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._left = most
+        self._taken: dict[str, int] = {}
 
     @asynccontextmanager
-    async def body(self, request: Request, limit: int) -> AsyncIterator[HeldBody]:
+    async def body(self, request: Request, limit: int, tenant: str) -> AsyncIterator[HeldBody]:
         """Read the body of a request; its room is free after the block, or what it ``keep``s it for.
 
         Raises Problem for one that is larger than ``limit``, without reading it to its end, or that finds no room.
         """
-        held = HeldBody(self)
+        held = HeldBody(self, tenant)
         try:
             held.data = await held.read(request, limit)
             yield held
         finally:
             held.let_go()
 
-    def take(self, size: int) -> None:
-        """Take room. Raises Problem if there is not enough."""
-        if size > self._left:
+    def take(self, size: int, tenant: str) -> None:
+        """Take room for a tenant. Raises Problem if there is not enough."""
+        taken = self._taken.get(tenant, 0) + size
+        if taken > self._left - size:
             raise Problem(
                 503,
                 ErrorCode.capacity,
@@ -50,18 +55,22 @@ class BodyRoom:
                 headers={"Retry-After": "1"},
             )
         self._left -= size
+        self._taken[tenant] = taken
 
-    def give_back(self, size: int) -> None:
-        """Have room back."""
+    def give_back(self, size: int, tenant: str) -> None:
+        """Have the room of a tenant back."""
         self._left += size
+        self._taken[tenant] -= size
+        if not self._taken[tenant]:
+            del self._taken[tenant]
 
 
 class HeldBody:
     """A body and the room that it takes."""
 
-    def __init__(self, room: BodyRoom) -> None:
+    def __init__(self, room: BodyRoom, tenant: str) -> None:
         self.data = b""
-        self._room, self._size = room, 0
+        self._room, self._tenant, self._size = room, tenant, 0
         self._kept_for: asyncio.Future[Any] | None = None
 
     async def read(self, request: Request, limit: int) -> bytes:
@@ -75,7 +84,7 @@ class HeldBody:
             if size > limit:
                 raise too_large(limit)
             if size > LEAST_BYTES:
-                self._room.take(size - self._size)
+                self._room.take(size - self._size, self._tenant)
                 self._size = size
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -90,6 +99,6 @@ class HeldBody:
         if not size:
             return
         if self._kept_for is None or self._kept_for.done():
-            self._room.give_back(size)
+            self._room.give_back(size, self._tenant)
         else:
-            self._kept_for.add_done_callback(lambda _: self._room.give_back(size))
+            self._kept_for.add_done_callback(lambda _: self._room.give_back(size, self._tenant))

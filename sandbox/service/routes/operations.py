@@ -54,7 +54,7 @@ async def operate(request: Request, caller: User, sandbox_id: str, operation: st
     house = house_of(request)
     offset = offset_of(request)
     reads = has_header(request, "X-Gamebox-Stdin", "stream")
-    async with house.bodies.body(request, house.settings.body_bytes) as body:
+    async with house.bodies.body(request, house.settings.body_bytes, caller.tenant) as body:
         args = read_json(body.data)
         if (refused := checked_arguments(operation, args)) is not None:
             raise Problem(
