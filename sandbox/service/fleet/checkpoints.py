@@ -124,10 +124,22 @@ class Checkpoints:
         file = secrets.token_hex(8)
         path = self._folder / file
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        arrived = 0
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal arrived
+            async for data in source:
+                if not self._room.take(len(data)):  # while it comes: many may come at once, and slowly
+                    raise _over_quota("This file")
+                arrived += len(data)
+                yield data
+
         try:
-            await _write(path, source, _most_bytes(environment))
+            await _write(path, counted(), _most_bytes(environment))
             async with self._turn:
                 await self._load(environment)
+                self._room.give_back(arrived)  # it is reserved for good once it is known to be a checkpoint
+                arrived = 0
                 if (made := await self._made_for(environment, request)) is not None:  # sent again
                     return made
                 answer = await environment.load_checkpoint(path, name)
@@ -139,6 +151,7 @@ class Checkpoints:
             code = ErrorCode.host_disk_full if full else ErrorCode.io_error
             return Failure(code, f"The checkpoint could not be written: {error.strerror}.", "Try again later.")
         finally:
+            self._room.give_back(arrived)
             if file not in {kept for _, kept in await self._database.call(self._rows)}:
                 path.unlink(missing_ok=True)
 
@@ -175,11 +188,7 @@ class Checkpoints:
         if not self._room.take(length):
             await environment.delete_checkpoint(name)
             (self._folder / file).unlink(missing_ok=True)
-            return Failure(
-                ErrorCode.store_full,
-                f"This checkpoint of {size(length)} does not fit into what is left of the tenant's quota for checkpoints.",
-                "Delete checkpoints that are not needed any more, of this sandbox or of others.",
-            )
+            return Failure.of(_over_quota(f"This checkpoint of {size(length)}"))
 
         def write(connection: sqlite3.Connection) -> None:
             columns, row = "sandbox, name, file, bytes, request", (self._sandbox, name, file, length, request)
@@ -230,6 +239,14 @@ def sizes(connection: sqlite3.Connection) -> dict[str, int]:
     """Return the bytes of all checkpoints by the ids of their sandboxes."""
     found = connection.execute("SELECT sandbox, sum(bytes) AS bytes FROM checkpoints GROUP BY sandbox")
     return {str(row["sandbox"]): int(row["bytes"]) for row in found}
+
+
+def _over_quota(what: str) -> SandboxError:
+    return SandboxError(
+        ErrorCode.store_full,
+        f"{what} does not fit into what is left of the tenant's quota for checkpoints.",
+        "Delete checkpoints that are not needed any more, of this sandbox or of others.",
+    )
 
 
 def _bytes_in(folder: Path) -> int:
