@@ -138,6 +138,11 @@ class OutputLog:
             found[0] = Piece(first.stream, offset, first.data[offset - first.offset :])
         return found
 
+    @property
+    def memory_bytes(self) -> int:
+        """How much of it is in memory."""
+        return self.end - self._start
+
     def forget_spill(self) -> None:
         """Keep no more than what is in memory."""
         with self._lock:

@@ -75,7 +75,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._by_id: dict[str, RequestUnderWay] = {}
-        self._answered: dict[str, int] = {}  # the sizes of the answers, in their order
+        self._answered: dict[str, int] = {}  # the sizes of the answers with what is kept of their output, in their order
         self._kept_bytes = 0
 
     def find(self, ident: str) -> RequestUnderWay:
@@ -114,7 +114,8 @@ class Requests:
         if task.cancelled() or task.exception() is not None:  # nothing to be had by asking again
             self._by_id.pop(request.id, None)
             return
-        self._answered[request.id] = size = len(task.result().plain)
+        kept_output = 0 if request.output is None else request.output.memory_bytes
+        self._answered[request.id] = size = len(task.result().plain) + kept_output
         self._kept_bytes += size
         while len(self._answered) > 1 and (len(self._answered) > MOST_ANSWERS or self._kept_bytes > MOST_ANSWER_BYTES):
             oldest = next(iter(self._answered))

@@ -11,6 +11,8 @@ from typing import Any, Literal
 # A sandbox is ``lost`` if it ended without being asked to, and ``ended`` if its time was over; both are listed for a day.
 State = Literal["creating", "running", "paused", "deleting", "ended", "lost"]
 OVER: tuple[State, ...] = ("ended", "lost")
+# Of a tenant, which makes one with each change of a sandbox.
+MOST_EVENTS = 100_000
 _JSON = ("metadata", "description", "spec", "options")
 
 
@@ -117,9 +119,11 @@ def last_event(connection: sqlite3.Connection, tenant: str) -> int:
     return 0 if found is None else int(found[0])
 
 
-def forget_events(connection: sqlite3.Connection, before: float) -> None:
-    """Forget the events from before that time."""
+def forget_events(connection: sqlite3.Connection, before: float, most: int = MOST_EVENTS) -> None:
+    """Forget the events from before that time, and all but the last ``most`` of each tenant."""
     connection.execute("DELETE FROM events WHERE at < ?", (before,))
+    for tenant, last in connection.execute("SELECT id, events FROM tenants").fetchall():
+        connection.execute("DELETE FROM events WHERE tenant = ? AND number <= ?", (tenant, last - most))
 
 
 def _row(record: SandboxRecord) -> dict[str, Any]:

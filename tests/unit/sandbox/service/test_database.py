@@ -211,6 +211,8 @@ def test_events_are_read_after_one_unless_some_were_forgotten(tmp_path: Path) ->
         others = await database.call(lambda c: sandboxes.events_after(c, "other", None, 2, 10))
         assert [each.id for each in others or ()] == [3, 4], "ids of a tenant say nothing of another one's events"
         assert await database.call(lambda c: sandboxes.events_after(c, "nobody", None, 0, 10)) == []
+        await database.call(lambda c: sandboxes.forget_events(c, 0.0, most=1))
+        assert (await after(2), await after(3)) == (None, [3]), "a tenant has so many events, however fast it makes them"
         await database.call(lambda c: sandboxes.forget_events(c, 99.0))
         assert await after(4) == []
         assert await after(3) is None

@@ -8,6 +8,7 @@ import pytest
 
 from sandbox.envelope import Success
 from sandbox.service.fleet import requests_under_way as module
+from sandbox.service.fleet.output import OutputLog
 from sandbox.service.fleet.requests_under_way import Answer, Requests, RequestUnderWay, digest_of
 from sandbox.service.http.problems import Problem, ProblemCode
 
@@ -44,6 +45,22 @@ def test_only_so_many_bytes_of_answers_are_kept_but_always_the_last(monkeypatch:
         return [ident for ident in ("r0", "r1", "r2") if requests.same(ident, b"d") is not None]
 
     assert asyncio.run(main()) == ["r2"]
+
+
+def test_output_in_memory_counts_as_the_answer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ANSWER_BYTES", 2500)
+
+    async def main() -> list[str]:
+        requests = Requests()
+        for n in range(4):
+            streamed = RequestUnderWay(f"r{n}", "run", b"d", OutputLog())
+            assert streamed.output is not None
+            streamed.output.append("stdout", bytes(1000))
+            await requests.begin(streamed, quick).wait()
+            await asyncio.sleep(0)
+        return [ident for ident in ("r0", "r1", "r2", "r3") if requests.same(ident, b"d") is not None]
+
+    assert asyncio.run(main()) == ["r2", "r3"]
 
 
 def test_a_request_under_way_is_not_forgotten_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
