@@ -33,3 +33,5 @@ LIMITS = (
 )
 # Those that the operator may bound: not a place, not folders in memory, which count as memory, and not the time to live.
 BOUNDED = tuple(name for name in LIMITS if name not in ("disk", "tmp_bytes", "shm_bytes", "lifetime_seconds"))
+# What no tenant has more of, unless the operator names a larger value: each action under way may take a thread of the service.
+LARGEST = {"concurrent_actions": 64.0}

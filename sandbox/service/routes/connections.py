@@ -40,7 +40,8 @@ async def _events(live: LiveSandbox, at: int, is_allowed: Callable[[], bool]) ->
     yield COMMENT
     quiet = 0.0
     while is_allowed() and not live.is_over:
-        if live.environment is not None:
+        # Only if there is news: a tenant may have thousands of these streams.
+        if live.environment is not None and _inner(live.environment).connection_count != at:
             count, last = _log(live.environment)
             at = min(at, count)
             for number, each in _after(at, count, last):
@@ -54,12 +55,17 @@ async def _events(live: LiveSandbox, at: int, is_allowed: Callable[[], bool]) ->
 
 
 def _log(environment: Any) -> tuple[int, tuple[Connection, ...]]:
-    inner = environment.environment
-    assert isinstance(inner, SandboxedEnvironment)  # noqa: S101  # the fleet makes no other
+    inner = _inner(environment)
     while True:
         count, last = inner.connection_count, inner.connections
         if inner.connection_count == count:  # else one has ended meanwhile, and the numbers would be wrong
             return count, last
+
+
+def _inner(environment: Any) -> SandboxedEnvironment:
+    inner = environment.environment
+    assert isinstance(inner, SandboxedEnvironment)  # noqa: S101  # the fleet makes no other
+    return inner
 
 
 def _after(at: int, count: int, last: tuple[Connection, ...]) -> list[tuple[int, Connection]]:

@@ -14,6 +14,7 @@ from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.network.rules import Rule
 from sandbox.network.services.service import Service
+from sandbox.service.http.limits import LARGEST
 from sandbox.service.http.problems import Problem, ProblemCode
 
 from .rules import ENGINES_OWN, Ceiling
@@ -53,7 +54,7 @@ def chosen_limits(ceiling: Ceiling, asked: Mapping[str, Any], defaults: Mapping[
     """
     wishes = {name: value for name, value in asked.items() if value is not None or name in _UNBOUNDED}
     found = {**asked, **defaults, **wishes}
-    for name, most in ceiling.largest.items():
+    for name, most in _largest(ceiling).items():
         if name not in wishes:
             default = found.get(name) or getattr(_DEFAULTS, name)
             if (default is None and name in _UNBOUNDED) or _is_more(default, most):
@@ -113,7 +114,7 @@ def narrowed(ceiling: Ceiling, spec: SandboxSpec) -> SandboxSpec:
     check_parts(ceiling, spec)
     cut: dict[str, Any] = {
         name: _of_kind(name, most)
-        for name, most in ceiling.largest.items()
+        for name, most in _largest(ceiling).items()
         if _is_more(value := getattr(spec.limits, name), most) or (value is None and name in _UNBOUNDED)
     }
     return replace(spec, limits=replace(spec.limits, **cut), network=narrowed_network(ceiling, spec.network))
@@ -130,7 +131,7 @@ def check_parts(ceiling: Ceiling, spec: SandboxSpec) -> None:
 def check_running(ceiling: Ceiling, spec: SandboxSpec) -> None:
     """Raise Problem for a sandbox that is there and has more than is allowed now, of what cannot be cut while it is there."""
     check_parts(ceiling, spec)
-    for name, most in ceiling.largest.items():
+    for name, most in _largest(ceiling).items():
         value = getattr(spec.limits, name)
         if _is_more(value, most):
             raise forbidden(f"limits.{name} = {value:g} of this sandbox", "Fork it: a fork has what is allowed now.")
@@ -166,6 +167,11 @@ def _subnet(inner: Any, outer: Any) -> bool:
 def _allowed_hosts(ceiling: Ceiling) -> str:
     named = ", ".join(ceiling.hosts) if ceiling.network == "named" else ""
     return f"The operator allows {named}." if named else "Leave it out: the operator allows no network."
+
+
+def _largest(ceiling: Ceiling) -> dict[str, float]:
+    """Return the largest values of limits: those of the operator, and for the others what the service itself bears."""
+    return {**LARGEST, **ceiling.largest}
 
 
 def _is_named(ceiling: Ceiling, rule: Rule) -> bool:

@@ -53,6 +53,13 @@ def forbidden(call: Any) -> str:
     return caught.value.detail
 
 
+def test_actions_at_once_which_cost_threads_of_the_service_are_bounded_unless_the_operator_says_so(settings: Settings) -> None:
+    assert "concurrent_actions = 65" in forbidden(lambda: asked(settings, Ceiling(), limits={"concurrent_actions": 65}))
+    assert asked(settings, Ceiling(), limits={"concurrent_actions": 64}).limits.concurrent_actions == 64
+    more = Ceiling(largest={"concurrent_actions": 100})
+    assert asked(settings, more, limits={"concurrent_actions": 100}).limits.concurrent_actions == 100
+
+
 def test_what_was_left_out_is_cut(settings: Settings) -> None:
     spec = asked(settings)
     assert (spec.limits.memory_bytes, spec.limits.cpus, spec.limits.disk_bytes) == (1 << 30, 0.5, 1 << 30)
