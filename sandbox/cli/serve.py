@@ -33,9 +33,9 @@ RESTORE_EPILOG = """Examples:
 
   gamebox serve restore gamebox.tar --data /var/lib/gamebox --remove-unknown
 """
-_DATA = typer.Option(None, "--data", metavar="DIR", help="Folder of the store and the first key.")
+_DATA = typer.Option(None, "--data", metavar="DIR", help="Folder of the service: its store and its first key.")
 _CONFIG = typer.Option(
-    None, "--config", metavar="FILE", help="Settings in TOML; service.toml in the data folder by default."
+    None, "--config", metavar="FILE", help="File of settings in TOML; by default service.toml in the folder of the service."
 )
 
 app = typer.Typer(
@@ -44,7 +44,7 @@ app = typer.Typer(
     invoke_without_command=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Serve sandboxes over HTTP, until SIGTERM. They go on running meanwhile, and the next service finds them again.",
+    help="Serve sandboxes over HTTP until SIGTERM. The sandboxes then keep running, and the next service finds them again.",
 )
 
 
@@ -58,21 +58,21 @@ def serve(
     tls_cert: Path | None = typer.Option(None, "--tls-cert", metavar="FILE", help="Certificate for TLS, in PEM."),
     tls_key: Path | None = typer.Option(None, "--tls-key", metavar="FILE", help="Private key for TLS, in PEM."),
     behind_proxy: str | None = typer.Option(
-        None, "--behind-proxy", metavar="CIDR", help="Networks of the proxies that speak TLS for the service."
+        None, "--behind-proxy", metavar="CIDR", help="Networks of the proxies that terminate TLS for it, separated by commas."
     ),
     log_format: str | None = typer.Option(
         None, "--log-format", metavar="FORMAT", help="How the log is written to standard error: text or json."
     ),
     metrics_listen: str | None = typer.Option(
-        None, "--metrics-listen", metavar="HOST:PORT", help="Listen there for /metrics alone, without a key."
+        None, "--metrics-listen", metavar="HOST:PORT", help="Serve /metrics at this address, too, without a key."
     ),
     stop_all: bool = typer.Option(False, "--stop-all", help="End all sandboxes when the service ends."),
     drain: bool = typer.Option(
-        False, "--drain", help="Create no more sandboxes, and end when those that are there have ended."
+        False, "--drain", help="Create no more sandboxes, and exit when the existing ones have ended."
     ),
-    check: bool = typer.Option(False, "--check", help="Say what a service can keep up on this host, and do not start it."),
+    check: bool = typer.Option(False, "--check", help="Say what works on this host and what does not, and exit."),
 ) -> None:
-    """Serve sandboxes over HTTP, until SIGTERM. They go on running meanwhile, and the next service finds them again."""
+    """Serve sandboxes over HTTP until SIGTERM. The sandboxes then keep running, and the next service finds them again."""
     flags = {
         "host": host,
         "port": port,
@@ -100,15 +100,15 @@ def serve(
 @app.command(epilog=BACKUP_EPILOG)
 def backup(
     ctx: typer.Context,
-    file: Path = typer.Argument(..., metavar="FILE", help="The tar to write, readable for its owner alone."),
+    file: Path = typer.Argument(..., metavar="FILE", help="The tar to write. Only its owner can read it."),
     data: Path | None = _DATA,
-    checkpoints: bool = typer.Option(False, "--checkpoints", help="Also the files of checkpoints, which may be large."),
+    checkpoints: bool = typer.Option(False, "--checkpoints", help="Include the files of checkpoints, which may be large."),
     secrets: bool = typer.Option(
-        False, "--secrets", help="Also secret.key, which opens the tenants' secrets in the store, and admin.key."
+        False, "--secrets", help="Include admin.key, and secret.key, which decrypts the tenants' secrets in the store."
     ),
-    force: bool = typer.Option(False, "--force", help="Replace FILE if it is there."),
+    force: bool = typer.Option(False, "--force", help="Replace FILE if it exists."),
 ) -> None:
-    """Write a backup of a service, which may run meanwhile: its store, and what else is asked for."""
+    """Back up the store of a service, and what the options include. The service may be running."""
     settings = _settings_of(ctx, data)
     from sandbox.service.operators.backup import write_backup
 
@@ -119,13 +119,13 @@ def backup(
 @app.command(epilog=RESTORE_EPILOG)
 def restore(
     ctx: typer.Context,
-    file: Path = typer.Argument(..., metavar="FILE", help="What gamebox serve backup wrote."),
+    file: Path = typer.Argument(..., metavar="FILE", help="A backup that gamebox serve backup wrote."),
     data: Path | None = _DATA,
     remove_unknown: bool = typer.Option(
-        False, "--remove-unknown", help="Remove the sandboxes of this service that the backup does not know."
+        False, "--remove-unknown", help="Remove the sandboxes of this service that are not in the backup."
     ),
 ) -> None:
-    """Put a backup in the place of the store of a service that does not run, and compare it with the engine."""
+    """Replace the store of a stopped service with a backup, and compare it with the engine."""
     settings = _settings_of(ctx, data)
     from sandbox.service.operators.restore import restore_backup
 

@@ -354,7 +354,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
     def _explained(self, error: SandboxError) -> SandboxError:
         """Return the error to raise: of a sandbox that is gone, or of what the caller did."""
         if error.code is ErrorCode.sandbox_not_found:
-            message = f"The service has no sandbox {self._id} any more: it was deleted, or its time was over."
+            message = f"The service no longer has the sandbox {self._id}: it was deleted, or its time to live is over."
             return SandboxUnavailableError("closed" if self._closed else "removed", message, "Start another one.")
         if error.code is ProblemCode.request_id_reused:
             error.code = ErrorCode.invalid_arguments
@@ -517,7 +517,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
 def _path_of(ident: str) -> str:
     if not ident.isascii() or not ident.isalnum():
         raise SandboxError(
-            ErrorCode.sandbox_not_found, f"{ident!r:.80} is not the id of a sandbox.", "See gamebox ls --remote."
+            ErrorCode.sandbox_not_found, f"{ident!r:.80} is not the id of a sandbox.", "`gamebox ls --remote` lists the ids."
         )
     return f"/v1/sandboxes/{ident}"
 

@@ -53,4 +53,4 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
         held.append(rest)
         size += len(rest)
         if size > MOST_BYTES:
-            raise SandboxUnavailableError("service_failed", "The service sent an event that does not end.")
+            raise SandboxUnavailableError("service_failed", "The service sent an event that is too long.")

@@ -12,11 +12,11 @@ from sandbox.readers import Hint
 
 from .codes import ProblemCode
 
-_ADDRESS = "See that {name} is the address of the service, without a path, and that the service is not older than this client."
+_ADDRESS = "Check that {name} is the address of the service, without a path, and that the service is not older than this client."
 UNREACHABLE = Hint(
-    "See that it runs there and that this host reaches it. The sandbox goes on until its time is over.",
-    "See that it runs there and that this host reaches it, or unset GAMEBOX_URL and leave out --remote to use this host's engine. "
-    "Sandboxes there go on until their time is over.",
+    "Check that it is running there and that this host can reach it. The sandbox goes on until its time to live is over.",
+    "Check that it is running there and that this host can reach it, or unset GAMEBOX_URL and leave out --remote to use this "
+    "host's engine. Sandboxes of the service go on until their time to live is over.",
 )
 MISSING_KEY = Hint(
     "Give api_key=..., or set GAMEBOX_API_KEY; a new service writes its first key to admin.key in its folder.",
@@ -24,21 +24,21 @@ MISSING_KEY = Hint(
     "key to admin.key in its folder.",
 )
 INVALID_ADDRESS = Hint(
-    'Give url="http://127.0.0.1:8000" or the like, or set GAMEBOX_URL.',
+    'Give url="http://127.0.0.1:8080" or the like, or set GAMEBOX_URL.',
     "Set GAMEBOX_URL to the address of a service, such as http://127.0.0.1:8080, or unset it and leave out --remote to use this "
     "host's engine; `gamebox serve` starts a service.",
 )
-_QUOTA = "Wait, ask for less, or end sandboxes that are not needed any more ({how}). The operator sets the quotas."
+_QUOTA = "Wait, ask for less, or end sandboxes that are no longer needed ({how}). The operator sets the quotas."
 
 # By code: the hint on the command line, and in Python.
 _WORDS: Mapping[str, tuple[str, str]] = {
     ProblemCode.unauthorized: (
         "Set GAMEBOX_API_KEY to a key of this service. Its operator makes keys; the first one is in admin.key in its folder.",
-        "Give api_key=..., or set GAMEBOX_API_KEY, to a key of this service. Its operator makes keys.",
+        "Give a key of this service as api_key=..., or set GAMEBOX_API_KEY to one. Its operator makes keys.",
     ),
     ProblemCode.locked_out: (
-        "Set GAMEBOX_API_KEY to a valid key of this service: with one, nobody is locked out.",
-        "Give api_key=..., or set GAMEBOX_API_KEY, to a valid key: with one, nobody is locked out.",
+        "Set GAMEBOX_API_KEY to a valid key of this service: valid keys are not locked out.",
+        "Give a valid api_key=..., or set GAMEBOX_API_KEY to one: valid keys are not locked out.",
     ),
     ProblemCode.forbidden: (
         "Ask the operator for a key with that scope, and set GAMEBOX_API_KEY to it.",
@@ -60,12 +60,12 @@ _WORDS: Mapping[str, tuple[str, str]] = {
         "Send files with upload(), which streams them.",
     ),
     ProblemCode.secret_not_found: (
-        "Ask the owner of the key to give it to the service: PUT /v1/secrets/NAME.",
-        "Give it to the service: PUT /v1/secrets/NAME. Or use env.secret(...), which the service does not keep.",
+        "Store it with a key of the scope manage: PUT /v1/secrets/NAME.",
+        "Store it in the service: PUT /v1/secrets/NAME. Or use env.secret(...), whose value the service does not store.",
     ),
     ErrorCode.sandbox_not_found: (
-        "`gamebox ls --remote` lists those that the service has.",
-        "Start another one; it was deleted, or its time was over.",
+        "`gamebox ls --remote` lists the sandboxes of the service.",
+        "Start another one: this one was deleted, or its time to live is over.",
     ),
 }
 

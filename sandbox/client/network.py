@@ -80,7 +80,7 @@ class RemoteNetwork(ABC):
     @on_connection.setter
     def on_connection(self, call: Callable[..., None] | None) -> None:
         if call is not None:
-            raise _unsupported("on_connection", "The service lists the connections, see env.connections.")
+            raise _unsupported("on_connection", "the service lists the connections; see env.connections.")
 
     def forward(self, port: int, host_port: int = 0) -> Envelope[RemoteForward]:
         """See ``SandboxedEnvironment.forward``. Each connection goes through the service; this needs the extra ``remote``."""

@@ -281,7 +281,7 @@ def unreachable(error: Exception, url: str) -> SandboxUnavailableError:
 def _words_of(error: Exception) -> str:
     """Return what is wrong with a connection, without the numbers of the system."""
     if isinstance(error, httpx.TimeoutException):
-        return "it takes connections, and is silent" if isinstance(error, httpx.ReadTimeout) else "it is not reached in time"
+        return "it accepts connections but sends no answer" if isinstance(error, httpx.ReadTimeout) else "the connection timed out"
     return re.sub(r"^\[[^\]]*\] ", "", str(error)).rstrip(".") or "the connection broke"
 
 
@@ -296,7 +296,7 @@ def error_of(response: httpx.Response, url: str) -> SandboxError:
         failed = SandboxUnavailableError(
             "service_failed",
             f"The service at {url} answered {response.status_code} {response.reason_phrase}".rstrip() + ".",
-            "See the log of the service, and of what is between it and this host.",
+            "See the log of the service, and of any proxy between it and this host.",
         )
         failed.effects = "none" if response.status_code in _NOTHING_DONE else "unknown"
         return failed
@@ -323,8 +323,8 @@ def _code_of(code: object) -> StrEnum:
 def _nonsense(url: str, what: str) -> SandboxUnavailableError:
     return SandboxUnavailableError(
         "service_failed",
-        f"The service at {url} answered {what} with something else than it promises.",
-        "See that the address is that of a Gamebox service, of a version that this client knows.",
+        f"The answer of the service at {url} to {what} is not what its API specifies.",
+        "Check that the address is that of a Gamebox service, and that this client knows its version.",
     )
 
 
@@ -368,7 +368,7 @@ def _checked_key(key: str | None) -> str:
     if not key or not key.isascii() or not key.isprintable():
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            "The key to the service is missing." if not key else "The key to the service has characters that no key has.",
+            "The key to the service is missing." if not key else "The key to the service contains invalid characters.",
             MISSING_KEY,
         )
     return key

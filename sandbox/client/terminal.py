@@ -151,7 +151,7 @@ class RemoteTerminal:
             return False
         reason = {_KEY_GONE: "key_revoked", _SANDBOX_GONE: "removed"}.get(code, "service_failed")
         raise SandboxUnavailableError(
-            reason, f"The service has closed the terminal: {error}.", "Open another one, if the sandbox is there."
+            reason, f"The service has closed the terminal: {error}.", "Open another one, if the sandbox still exists."
         ) from error
 
     def _go_on(self, cut_at: float) -> None:

@@ -67,7 +67,7 @@ def _engine(settings: Settings) -> Iterator[Finding]:
         yield Finding("engine restart", "limited", text)
     yield Finding("reboot", "limited", "A reboot ends all sandboxes; they are listed as lost.")
     if why := loop_device.problem():
-        yield Finding("disk", "limited", f"The sizes of disks are measured, and not enforced: {why}.")
+        yield Finding("disk", "limited", f"The sizes of disks are measured but not enforced: {why}.")
     else:
         yield Finding("disk", "holds", "The sizes of disks are enforced.")
     yield _room(settings, free_bytes(client))
@@ -76,7 +76,7 @@ def _engine(settings: Settings) -> Iterator[Finding]:
 def _room(settings: Settings, free: int | None) -> Finding:
     """Say how many sandboxes the disk has room for."""
     if free is None:
-        return Finding("room", "limited", "This host does not see the engine's disk: what is promised of it is not bounded.")
+        return Finding("room", "limited", "This host does not see the engine's disk: disks are not checked against free space.")
     one = amounts_of(SandboxSpec(limits=Limits(disk_bytes=settings.disk_bytes))).disk_bytes
     count = int(free * settings.disk_factor // one)
     text = f"{size(free)} are free for disks, and may be promised {settings.disk_factor:g} times: {count} sandboxes of {size(one)}."
@@ -87,14 +87,14 @@ def _room(settings: Settings, free: int | None) -> Finding:
 
 def _way(*, past_engine: bool) -> Finding:
     if past_engine:
-        return Finding("way", "holds", "This user is root beside the engine: the bytes of sandboxes go past the engine.")
+        return Finding("way", "holds", "This user is root on the engine's host: the bytes of sandboxes bypass the engine.")
     who = "not root" if os.geteuid() else "not beside the engine's usual socket"
     return Finding("way", "limited", f"This user is {who}: the bytes of sandboxes go through the engine, which is slower.")
 
 
 def _folder(settings: Settings) -> Finding:
     if not settings.data.exists():
-        return Finding("data", "holds", f"{settings.data} will be made.")
+        return Finding("data", "holds", f"{settings.data} will be created.")
     try:
         os.close(own_folder(settings.data))
     except SandboxError as error:
@@ -119,10 +119,10 @@ def _store(settings: Settings) -> Iterator[Finding]:
     elif version > len(STEPS):
         yield Finding("store", "fails", f"{path} was written by a later version of gamebox (its tables have version {version}).")
     elif version < len(STEPS):
-        text = f"{path} is of an earlier version: the next start copies it, and brings its tables from {version} to {len(STEPS)}."
+        text = f"{path} is of an earlier version: the next start copies it, and migrates its tables from {version} to {len(STEPS)}."
         yield Finding("store", "holds", text)
     else:
-        yield Finding("store", "holds", f"{path} is whole.")
+        yield Finding("store", "holds", f"{path} is intact.")
 
 
 def _space(settings: Settings) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ def _descriptors() -> Finding:
 
 def _address(settings: Settings) -> Finding:
     if settings.is_loopback:
-        return Finding("address", "holds", f"It listens on {settings.host}: this host alone reaches it.")
+        return Finding("address", "holds", f"It listens on {settings.host}: only this host can reach it.")
     if settings.tls_cert is not None:
         return Finding("address", "holds", f"It listens on {settings.host} with TLS.")
     return Finding("address", "holds", f"It listens on {settings.host} for the proxies in {', '.join(settings.behind_proxy)}.")

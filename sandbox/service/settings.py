@@ -39,7 +39,7 @@ def _split(value: Any) -> Any:
 
 
 class PoolSettings(BaseModel):
-    """How many sandboxes to keep ready for creations that ask for these; what may differ is their network, variables and times."""
+    """Sandboxes to keep ready for creations that ask for these values; their network, variables and times may differ."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,50 +62,50 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    data: Path = Field(default_factory=default_folder, description="Folder of the store and the first key.")
+    data: Path = Field(default_factory=default_folder, description="Folder of the service: its store and its first key.")
     tls_cert: Path | None = Field(None, description="Certificate for TLS, in PEM.")
     tls_key: Path | None = Field(None, description="Private key for TLS, in PEM.")
-    behind_proxy: Words = Field((), description="Networks of proxies that speak TLS for the service.")
-    images: Words = Field(("gamebox/*",), description="Patterns of images that tenants may use.")
+    behind_proxy: Words = Field((), description="Networks of the proxies that terminate TLS for the service.")
+    images: Words = Field(("gamebox/*",), description="Patterns of names of images that tenants may use.")
     profiles: Words = Field(
         ("default", "root-on-request", "root", "conformance"), description="Profiles that tenants may use."
     )
-    runtimes: Words = Field(("default",), description="Runtimes that tenants may use; the first unless one is asked for.")
-    largest: dict[str, float] = Field(default_factory=dict, description="Largest values of limits, by their names.")
-    network: NetworkMode = Field("public", description="What rules of networks may open: none, named or public.")
-    hosts: Words = Field((), description="Rules that tenants may use where network is named.")
-    quota: Quota = Field(default_factory=lambda: Quota(), description="Quota of a tenant that has no other.")
-    disk_bytes: int = Field(4 << 30, gt=0, description="Disk of a sandbox that asks for none.")
-    disk_factor: float = Field(1.0, gt=0, description="How often the free space of disks may be promised.")
-    time_to_live_seconds: float = Field(3600.0, gt=0, description="Time to live of a sandbox that asks for none.")
+    runtimes: Words = Field(("default",), description="Runtimes that tenants may use; the first is the default.")
+    largest: dict[str, float] = Field(default_factory=dict, description="Largest values of limits, by name of the limit.")
+    network: NetworkMode = Field("public", description="What network rules may open: none, named or public.")
+    hosts: Words = Field((), description="Rules that must cover those of tenants, if network is named.")
+    quota: Quota = Field(default_factory=lambda: Quota(), description="Quota of a tenant that has none of its own.")
+    disk_bytes: int = Field(4 << 30, gt=0, description="Disk size of a sandbox whose request names none.")
+    disk_factor: float = Field(1.0, gt=0, description="How many times the free disk space may be promised.")
+    time_to_live_seconds: float = Field(3600.0, gt=0, description="Time to live of a sandbox whose request names none.")
     most_time_to_live_seconds: float = Field(86400.0, gt=0, description="The longest time to live.")
-    idle_seconds: float = Field(900.0, gt=0, description="Idle time after which a sandbox ends that asks for none.")
-    lost_seconds: float = Field(86400.0, gt=0, description="How long a sandbox that is gone is listed.")
+    idle_seconds: float = Field(900.0, gt=0, description="Idle time of a sandbox whose request names none.")
+    lost_seconds: float = Field(86400.0, gt=0, description="How long a sandbox that has ended is listed.")
     drain_seconds: float = Field(10.0, ge=0, description="How long requests may go on after SIGTERM.")
     engine_calls: int = Field(8, ge=1, le=64, description="Sandboxes that are started, attached or removed at once.")
     create_wait_seconds: float = Field(30.0, gt=0, description="How long a creation waits for its turn.")
     domain: str = Field("localhost", description="Domain of the ports of sandboxes: {port}-{id}.DOMAIN.")
-    allowed_hosts: Words = Field((), description="Names of the service, beside this host's own; *.NAME for those below one.")
+    allowed_hosts: Words = Field((), description="Further names of the service; *.NAME for all names below one.")
     allowed_origins: Words = Field((), description="Origins of other pages that may open WebSockets.")
-    sandbox_connections: int = Field(128, ge=1, le=256, description="Connections to ports and terminals of one sandbox.")
+    sandbox_connections: int = Field(128, ge=1, le=256, description="Most connections to ports and terminals of one sandbox.")
     body_bytes: int = Field(64 * MIB, ge=1024, description="Largest JSON body of a request.")
     open_networks: Words = Field((), description="Addresses and networks that are not public, and that tenants may reach.")
     closed_hosts: Words = Field((), description="Hosts, addresses and ports that no tenant may reach, as in *:25.")
-    pool: int = Field(0, ge=0, le=64, description="Sandboxes to keep ready for creations that ask for nothing special.")
-    pools: tuple[PoolSettings, ...] = Field((), max_length=16, description="Further ones to keep ready, by what is asked.")
+    pool: int = Field(0, ge=0, le=64, description="Sandboxes to keep ready for creations without options.")
+    pools: tuple[PoolSettings, ...] = Field((), max_length=16, description="Other kinds of sandboxes to keep ready.")
     cache_pypi: str | None = Field(None, repr=False, description="Python index of the package cache; may have a password.")
     cache_npm: str | None = Field(None, repr=False, description="npm registry of the package cache; may have a password.")
     cache_bytes: int = Field(10 << 30, ge=1 << 20, description="Largest size of the package cache.")
     cache_private_hosts: Words = Field((), description="Hosts without public addresses that packages may come from.")
-    cache_ca_bundle: Path | None = Field(None, description="Certificates to trust besides, for the package cache, in PEM.")
+    cache_ca_bundle: Path | None = Field(None, description="Further certificates that the package cache trusts, in PEM.")
     stop_all: bool = Field(False, description="End all sandboxes when the service ends.")
-    drain: bool = Field(False, description="Create no more sandboxes, and end when those that are there have ended.")
+    drain: bool = Field(False, description="Create no more sandboxes, and exit when the existing ones have ended.")
     log_format: Literal["text", "json"] = Field("text", description="How the log is written to standard error.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="What is logged at least.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
     metrics_listen: str | None = Field(None, description="HOST:PORT of a listener for /metrics that needs no key.")
-    audit_operations: bool = Field(True, description="Operations that may change something are in the audit.")
-    audit_seconds: float = Field(30 * 86400.0, gt=0, description="How long entries of the audit are kept.")
-    audit_entries: int = Field(100_000, ge=1, description="Most entries of the audit that are kept of a tenant.")
+    audit_operations: bool = Field(True, description="The audit log includes operations that may change something.")
+    audit_seconds: float = Field(30 * 86400.0, gt=0, description="How long entries of the audit log are kept.")
+    audit_entries: int = Field(100_000, ge=1, description="Most entries of the audit log that are kept for a tenant.")
 
     @classmethod
     def settings_customise_sources(
@@ -144,7 +144,7 @@ class Settings(BaseSettings):
         if not self.is_loopback and self.tls_cert is None and not self.behind_proxy:
             raise ValueError(
                 f"{self.host} is not a loopback address, and keys would cross the network in the clear: "
-                "give tls_cert and tls_key, or behind_proxy with the networks of the proxy that speaks TLS"
+                "set tls_cert and tls_key, or behind_proxy with the network of a proxy that terminates TLS"
             )
         if self.metrics_listen is not None:
             read_address(self.metrics_listen)
@@ -202,14 +202,14 @@ def read_settings(flags: dict[str, Any], file: Path | None = None) -> Settings:
         folder = Path(given.get("data") or os.environ.get("GAMEBOX_SERVICE_DATA") or default_folder())
         file = folder / FILE if (folder / FILE).is_file() else None
     elif not file.is_file():
-        raise configuration_error(f"There is no settings file {file}.", "Give --config a TOML file that exists.")
+        raise configuration_error(f"The settings file {file} does not exist.", "Give --config a TOML file that exists.")
     _file["path"] = file
     try:
         return Settings(**given)
     except ValidationError as error:
         raise _wrong(error) from error
     except ValueError as error:  # of the file's syntax
-        raise configuration_error(f"{file} cannot be read: {error}.", "Correct it, as TOML.") from error
+        raise configuration_error(f"{file} cannot be read: {error}.", "Correct its TOML syntax.") from error
     finally:
         _file.clear()
 

@@ -153,7 +153,7 @@ def test_an_answer_that_is_no_json(server: Scripted, service: Service) -> None:
         handler.wfile.write(b"<html")
 
     server.answers = [answer]
-    with pytest.raises(SandboxUnavailableError, match="something else"):
+    with pytest.raises(SandboxUnavailableError, match="is not what its API specifies"):
         service.json(Call("GET", "/v1/x"))
 
 
