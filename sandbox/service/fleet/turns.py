@@ -21,11 +21,12 @@ class Turns:
 
     Those who wait are served round by round, one of each tenant in each round, and in order for one tenant. One tenant gets at most
     half of the turns while another one was here lately: what that asks for next finds the host half free, and not only the next
-    turn. ``seconds`` is how long one waits; None means as long as its caller does.
+    turn. ``seconds`` is how long one waits; None means as long as its caller does. ``leaves_room`` is for turns that last
+    as long as a caller likes: one tenant gets no more of them than it leaves free, whoever else was here.
     """
 
-    def __init__(self, most: int, *, seconds: float | None = None) -> None:
-        self._most, self._free, self._seconds = most, most, seconds
+    def __init__(self, most: int, *, seconds: float | None = None, leaves_room: bool = False) -> None:
+        self._most, self._free, self._seconds, self._leaves_room = most, most, seconds, leaves_room
         # When each tenant was here, as long as that is lately; the latest last.
         self._lately: dict[str, float] = {}
         # The number of the last turn of each tenant that was here lately.
@@ -80,6 +81,8 @@ class Turns:
                 del self._queues[tenant]
 
     def _may_take(self, tenant: str) -> bool:
+        if self._leaves_room:
+            return self._taken[tenant] < self._free
         others = len(self._lately) - (tenant in self._lately)
         most = max(1, self._most // 2) if others else self._most
         return self._free > 0 and self._taken[tenant] < most

@@ -21,13 +21,19 @@ log = logging.getLogger(__name__)
 
 # Uploads and downloads at once: each holds about 1 MiB for as long as its client takes, and no thread.
 MOST_TRANSFERS = 512
+# Threads that wait for what a sandbox says of itself, which may take as long as it likes: not all that the service has.
+MOST_ASKING = 32
 
 
 class Workers:
-    """The tasks and threads of the fleet. ``calls`` are turns at the engine, ``moving`` at uploads and downloads."""
+    """The tasks and threads of the fleet.
+
+    ``calls`` are turns at the engine, ``moving`` at uploads and downloads, ``asking`` at descriptions.
+    """
 
     def __init__(self, settings: Settings, tenants: Tenants) -> None:
-        self.calls, self.moving = Turns(settings.engine_calls), Turns(MOST_TRANSFERS)
+        self.calls, self.moving = Turns(settings.engine_calls), Turns(MOST_TRANSFERS, leaves_room=True)
+        self.asking = Turns(MOST_ASKING, leaves_room=True)
         # Attaching to what waits does not hold up what is asked for now.
         self.background = asyncio.Semaphore(max(1, settings.engine_calls // 2))
         self._creating = Turns(settings.engine_calls, seconds=settings.create_wait_seconds)

@@ -66,7 +66,8 @@ async def list_sandboxes(
 async def get(request: Request, caller: Reader, sandbox_id: str) -> dict[str, Any]:
     """Return a sandbox, described as it is now: what is left to it as well."""
     live = sandbox_of(request, caller, sandbox_id)
-    return {**sandbox_data(live.record), "description": await live.describe()}
+    async with house_of(request).fleet.workers.asking.turn(caller.tenant):
+        return {**sandbox_data(live.record), "description": await live.describe()}
 
 
 @router.patch("/v1/sandboxes/{sandbox_id}")

@@ -176,3 +176,25 @@ def test_a_turn_that_comes_in_the_moment_of_leaving_is_passed_on() -> None:
         await crowd.end()
 
     asyncio.run(main())
+
+
+def test_where_turns_last_as_long_as_a_caller_likes_a_tenant_leaves_as_many_as_it_has() -> None:
+    async def main() -> None:
+        crowd = Crowd(Turns(8, leaves_room=True))
+        for n in range(8):
+            crowd.come("greedy", f"g{n}")
+        await settle()
+        assert crowd.order == ["g0", "g1", "g2", "g3"]
+        for n in range(3):
+            crowd.come("other", f"o{n}")
+        await settle()
+        assert crowd.order[4:] == ["o0", "o1"]
+        crowd.come("third", "t0")
+        await settle()
+        assert crowd.order[6:] == ["t0"]
+        await crowd.let_go("g0", "g1", "g2", "g3", "o0", "o1", "t0")
+        await crowd.let_go("g4", "o2")
+        await crowd.end()
+        assert sorted(crowd.order) == sorted([*(f"g{n}" for n in range(8)), "o0", "o1", "o2", "t0"])
+
+    asyncio.run(main())
