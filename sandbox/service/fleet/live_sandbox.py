@@ -133,6 +133,7 @@ class LiveSandbox:
         digest = database.seal.digest(digest_of(operation, args))
         if (found := self.requests.same(ident, digest)) is not None:
             return found
+        self.requests.check_room()
         known = None
         if not is_repeatable(operation):
             begun, sandbox = now(), self.record.id

@@ -19,6 +19,8 @@ from .output import OutputLog
 
 # Answers that are kept for those who ask again with the same id.
 MOST_ANSWERS, MOST_ANSWER_BYTES = 64, 8 << 20
+# They go on when their clients leave, so that the bound on a tenant's connections does not bound them.
+MOST_UNDER_WAY = 1000
 # How long the whole output of a command that has ended can be read by those who were cut.
 SPILL_SECONDS = 300.0
 
@@ -91,6 +93,22 @@ class Requests:
         if found is not None and found.digest != digest:
             raise reused(ident)
         return found
+
+    def check_room(self) -> None:
+        """Raise Problem if there are as many under way as there may be."""
+        count = len(self._by_id) - len(self._answered)
+        if count >= MOST_UNDER_WAY:
+            raise Problem(
+                429,
+                ProblemCode.quota_exceeded,
+                f"{count} requests to this sandbox are under way, of {MOST_UNDER_WAY} at once.",
+                "Wait for the answers to some of them, or stop them: DELETE /v1/sandboxes/{id}/requests/{request_id}.",
+                retryable=True,
+                headers={"Retry-After": "1"},
+                quota="requests_under_way",
+                limit=MOST_UNDER_WAY,
+                used=count,
+            )
 
     def begin(
         self, request: RequestUnderWay, work: Callable[[RequestUnderWay], Coroutine[Any, Any, Answer]]

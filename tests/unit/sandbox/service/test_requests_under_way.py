@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sandbox.aio import AsyncEnvironment
 from sandbox.envelope import Success
+from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.fleet import requests_under_way as module
+from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.fleet.output import OutputLog
 from sandbox.service.fleet.requests_under_way import Answer, Requests, RequestUnderWay, digest_of
+from sandbox.service.fleet.spill import SpillRoom
 from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.store.database import Database
+from sandbox.service.store.sandboxes import SandboxRecord
 
 
 def request(ident: str, digest: bytes = b"d") -> RequestUnderWay:
@@ -131,5 +139,30 @@ def test_a_request_that_failed_is_made_anew() -> None:
             await requests.begin(request("r"), broken).wait()
         await asyncio.sleep(0)
         assert requests.same("r", b"d") is None
+
+    asyncio.run(main())
+
+
+def test_only_so_many_are_under_way_also_if_their_clients_have_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "MOST_UNDER_WAY", 2)
+
+    async def main() -> None:
+        database = Database(tmp_path / "db")
+        never: asyncio.Future[AsyncEnvironment] = asyncio.get_running_loop().create_future()
+        record = SandboxRecord(
+            id="a", tenant="t", ident="i", state="running", created_at=0, ends_at=1e12, time_to_live_seconds=1, spec={}
+        )
+        live = LiveSandbox(record, lambda: never, SpillRoom(tmp_path), Any)  # type: ignore[arg-type, return-value]
+        sent = [await live.send(database, "stat", {"path": "x"}, f"r{n}") for n in range(2)]
+        with pytest.raises(Problem) as caught:
+            await live.send(database, "stat", {"path": "x"}, "r2")
+        assert (caught.value.status, caught.value.retryable) == (429, True)
+        assert await live.send(database, "stat", {"path": "x"}, "r1") is sent[1]
+        never.set_exception(SandboxError(ErrorCode.engine_unavailable, "It is gone.", "Wait."))
+        for each in sent:
+            assert not (await each.wait()).envelope.ok
+        await asyncio.sleep(0)
+        assert (await (await live.send(database, "stat", {"path": "x"}, "r2")).wait()).envelope.ok is False
+        database.close()
 
     asyncio.run(main())
