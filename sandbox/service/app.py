@@ -204,19 +204,19 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _client_left(request: Request, error: Exception) -> Response:  # noqa: ARG001
     """Nobody reads this but the log: a request whose client has left is no failure of ours."""
-    detail = "The client has left before the end of its request."
+    detail = "The client disconnected before the end of its request."
     return _answer(request, Problem(400, ProblemCode.invalid_request, detail, "Send it again."))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
     problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:10]]
-    problem = Problem(422, ProblemCode.invalid_query, f"The request does not fit: {'; '.join(problems)}.", "Correct that.")
+    problem = Problem(422, ProblemCode.invalid_query, f"The request is invalid: {'; '.join(problems)}.", "Correct that.")
     return _answer(request, problem)
 
 
 async def _internal_error(request: Request, error: Exception) -> Response:
     log.error("a request failed: %s %s", request.method, request.url.path, exc_info=error)
     detail = "The service failed to answer this request."
-    hint = "This is a bug of Gamebox: report it with the request id and the log."
+    hint = "This is a bug in Gamebox: give the operator the request_id, which identifies it in the log."
     return _answer(request, Problem(500, ProblemCode.internal_error, detail, hint))

@@ -67,7 +67,7 @@ class OpenConnections:
             raise Problem(
                 429 if own else 503,
                 ProblemCode.too_many_connections,
-                f"There are {count if own else len(self._all)} connections to {'this sandbox' if own else 'sandboxes'} already.",
+                f"There are already {count if own else len(self._all)} connections to {'this sandbox' if own else 'sandboxes'}.",
                 "Close some of them, then try again.",
                 retryable=True,
                 headers={"Retry-After": "1"},

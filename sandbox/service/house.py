@@ -109,7 +109,7 @@ async def operator(request: HTTPConnection) -> Caller:
         raise Problem(
             403,
             ProblemCode.forbidden,
-            f"This needs an admin key of the operator, and this one belongs to the tenant {caller.tenant!r}.",
+            f"This needs an admin key of the operator, and the key of this request belongs to the tenant {caller.tenant!r}.",
             "Ask the operator. Keys of your own tenant are at /v1/keys, and its quota at /v1/quota.",
         )
     return caller

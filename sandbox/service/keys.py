@@ -137,7 +137,7 @@ class Keys:
                 429,
                 ProblemCode.locked_out,
                 "Too many requests from this address had no valid key.",
-                f"Wait {seconds} s, then send a valid one.",
+                f"Send a valid key, which works at once, or wait {seconds} s.",
                 retryable=True,
                 headers={"Retry-After": seconds},
             )
@@ -163,8 +163,8 @@ def check_scope(caller: Caller, needed: Scope) -> None:
         raise Problem(
             403,
             ProblemCode.forbidden,
-            f"This needs a key of the scope {needed.name}, and this one has {caller.scope.name}.",
-            "Ask the operator for another key.",
+            f"This needs a key with the scope {needed.name}, and the key of this request has {caller.scope.name}.",
+            "Ask an admin of your tenant, or the operator, for such a key.",
         )
 
 

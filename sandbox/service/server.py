@@ -146,7 +146,7 @@ def _listen(host: str, port: int) -> socket.socket:
         made.close()
         raise SandboxError(
             ErrorCode.setup_failed,
-            f"{host}:{port} cannot be listened on: {error.strerror or error}.",
+            f"The service cannot listen on {host}:{port}: {error.strerror or error}.",
             "Give another address or port: --host and --port, or --metrics-listen.",
         ) from error
     return made

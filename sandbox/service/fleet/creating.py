@@ -75,14 +75,14 @@ def answer_of_first(first: Creation, digest: bytes, key: str) -> dict[str, Any]:
             422,
             ProblemCode.idempotency_key_reused,
             f"The Idempotency-Key {key!r:.80} was used for another request.",
-            "Send each creation with a key of its own.",
+            "Give each new creation a key of its own.",
         )
     if first.answer is None:
         raise Problem(
             409,
             ProblemCode.creation_in_progress,
             f"The sandbox {first.sandbox} is still being created for this Idempotency-Key.",
-            "Ask again in a moment.",
+            "Send the same request again in a moment.",
             retryable=True,
             headers={"Retry-After": "1"},
             sandbox_id=first.sandbox,

@@ -327,7 +327,7 @@ class Fleet:
                     503,
                     ErrorCode.engine_unavailable,
                     f"The engine has not removed the sandbox {live.record.id} yet.",
-                    "It will be tried again; ask for it later.",
+                    "The service tries again by itself; check later with GET /v1/sandboxes/{sandbox_id}.",
                     retryable=True,
                     headers={"Retry-After": "5"},
                 )

@@ -134,7 +134,7 @@ class Provisions:
                 422,
                 ProblemCode.secret_not_found,
                 f"There is no secret {missing[0]!r}.",
-                "List them with GET /v1/secrets; give one with PUT /v1/secrets/{secret_name}.",
+                "List yours with GET /v1/secrets, or store it with PUT /v1/secrets/{secret_name}.",
             )
         seal = self._database.seal
         return {name: seal.open(sealed, secret_place(tenant, name))["value"] for name, sealed in found.items()}

@@ -151,8 +151,8 @@ def unknown_request(ident: str) -> Problem:
     return Problem(
         404,
         ProblemCode.request_not_found,
-        f"There is no request {ident!r:.80} under way.",
-        "Requests are known by their X-Request-Id until some time after their answer.",
+        f"No request {ident!r:.80} is under way.",
+        "Use the X-Request-Id of a request; it is forgotten some time after the answer. GET .../requests lists those under way.",
     )
 
 
@@ -162,5 +162,5 @@ def reused(ident: str) -> Problem:
         422,
         ProblemCode.request_id_reused,
         f"The request id {ident!r:.80} was used for another request.",
-        "Send each request with an id of its own, and the same request with the same id only to have its answer.",
+        "Give each request an id of its own; repeat an id only to send the same request again.",
     )

@@ -135,8 +135,8 @@ def _too_many(waiting: int) -> Problem:
     return Problem(
         429,
         ProblemCode.quota_exceeded,
-        f"{waiting} creations of this tenant wait for their turn already.",
-        "Wait until some of them are answered, then ask again.",
+        f"{waiting} creations of this tenant are already waiting for their turn.",
+        "Wait until some of them are answered, then send the request again.",
         retryable=True,
         headers={"Retry-After": "1"},
         quota="creations_waiting",
@@ -148,7 +148,7 @@ def _too_long(seconds: float) -> Problem:
         503,
         ErrorCode.capacity,
         f"Too many sandboxes are being created; this one waited for {seconds:g} s.",
-        "Ask again later.",
+        "Send the request again later.",
         retryable=True,
         headers={"Retry-After": "5"},
     )

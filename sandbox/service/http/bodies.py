@@ -116,7 +116,7 @@ class CreateSandbox(Body):
         under.check_profile(ceiling, self.profile)
         if both := sorted(set(self.env) & set(self.secrets)):
             raise Problem(
-                422, ProblemCode.invalid_body, f"env and secrets both have {both[0]!r:.80}.", "Leave one of them out."
+                422, ProblemCode.invalid_body, f"env and secrets both have {both[0]!r:.80}.", "Name it in one of them only."
             )
         if self.cache and not ceiling.packages:
             raise under.forbidden("The package cache", "Leave out cache.")
@@ -249,8 +249,8 @@ def read_body(kind: type[B], data: bytes) -> B:
         raise Problem(
             422,
             ProblemCode.invalid_body,
-            f"The body does not fit: {words}.",
-            f"It has the fields {', '.join(kind.model_fields)}.",
+            f"The body is invalid: {words}.",
+            f"Correct that. The possible fields are {', '.join(kind.model_fields)}.",
             problems=problems,
         ) from error
 

@@ -49,8 +49,8 @@ class BodyRoom:
             raise Problem(
                 503,
                 ErrorCode.capacity,
-                "The service holds as many large bodies as it has room for.",
-                "Send it again in a moment, or stream it: PUT /v1/sandboxes/{sandbox_id}/files.",
+                "The service has no memory left for a body of this size.",
+                "Send the request again in a moment; files can be streamed with PUT /v1/sandboxes/{sandbox_id}/files.",
                 retryable=True,
                 headers={"Retry-After": "1"},
             )

@@ -191,7 +191,7 @@ def _late(seconds: float) -> Problem:
     return Problem(
         408,
         ProblemCode.request_timeout,
-        f"The head of a request did not come within {seconds:g} s.",
+        f"The head of the request did not arrive within {seconds:g} s.",
         "Connect again, and send the request at once.",
         retryable=True,
     )
@@ -201,8 +201,8 @@ def _too_many(most: int) -> Problem:
     return Problem(
         503,
         ProblemCode.too_many_connections,
-        f"The service has {most} connections already.",
-        "Close those that are not used, and connect again later.",
+        f"The service already has {most} connections.",
+        "Close unused connections, and connect again later.",
         retryable=True,
         headers={"Retry-After": "5"},
     )

@@ -58,7 +58,7 @@ def _check(house: House, scope: Scope, text: str | None, host: Host | None) -> N
         raise Problem(
             421,
             ProblemCode.wrong_host,
-            "The request has no Host." if text is None else f"The host {text[:200]!r} is none of this service's.",
+            "The request has no Host." if text is None else f"The host {text[:200]!r} is not a name of this service.",
             "Use an address of the service; its operator can add other names to allowed_hosts.",
             headers={"Connection": "close"},
         )

@@ -60,7 +60,7 @@ def framing_problem(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Pr
         return _invalid(f"The head of the request has {size} bytes, more than {HEAD_BYTES}.", "Send fewer headers.", 431)
     names = [name for name, _ in headers]
     if b"content-length" in names and b"transfer-encoding" in names:
-        return _invalid("The request has a Content-Length and a Transfer-Encoding.", "Send one of them.")
+        return _invalid("The request has both a Content-Length and a Transfer-Encoding.", "Send only one of them.")
     return _twice(names, _FRAMING)
 
 
@@ -68,14 +68,14 @@ def header_problem(headers: Iterable[tuple[bytes, bytes]]) -> Problem | None:
     """Return why the headers of a request to the service are refused, or None."""
     names = [name for name, _ in headers]
     if b"authorization" in names and b"x-api-key" in names:
-        return _invalid("The request has an Authorization and an X-API-Key.", "Send the key in one of them.")
+        return _invalid("The request has both an Authorization and an X-API-Key.", "Send the key in only one of them.")
     return _twice(names, _ONCE)
 
 
 def _twice(names: Sequence[bytes], once: Iterable[bytes]) -> Problem | None:
     for name in once:
         if names.count(name) > 1:
-            return _invalid(f"The header {name.decode()} is there more than once.", "Send it once.")
+            return _invalid(f"The header {name.decode()} appears more than once.", "Send it once.")
     return None
 
 

@@ -41,15 +41,15 @@ def _check_structure(data: bytes) -> None:
         raise Problem(
             413,
             ProblemCode.body_too_large,
-            f"The body has more than {MOST_STRUCTURE_BYTES} bytes that are not in strings.",
-            "Send files with PUT /v1/sandboxes/{sandbox_id}/files, which streams them.",
+            f"The body has more than {MOST_STRUCTURE_BYTES} bytes outside strings.",
+            "Send less; files can be streamed with PUT /v1/sandboxes/{sandbox_id}/files.",
         )
     depth = 0
     for char in structure:
         if char in _OPEN:
             depth += 1
             if depth > MOST_DEPTH:
-                raise _invalid(f"The body has more than {MOST_DEPTH} arrays and objects in one another.")
+                raise _invalid(f"The body is nested more than {MOST_DEPTH} levels deep.")
         elif char in _CLOSE:
             depth -= 1
 

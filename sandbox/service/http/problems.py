@@ -117,8 +117,8 @@ def drains_first() -> Problem:
     return Problem(
         503,
         ProblemCode.draining,
-        "The service creates no more sandboxes: it ends when those that are there have ended.",
-        "Create it when the service that follows is there.",
+        "The service creates no more sandboxes: it stops when the existing ones have ended.",
+        "Send the request again when a new service has started.",
         retryable=True,
         headers={"Retry-After": "30"},
     )
@@ -129,8 +129,8 @@ def draining() -> Problem:
     return Problem(
         503,
         ProblemCode.draining,
-        "The service is about to end.",
-        "Send the request again: the sandboxes go on, and the next service finds them.",
+        "The service is stopping.",
+        "Send the request again when a service has started: the sandboxes keep running, and it finds them.",
         retryable=True,
         headers={"Retry-After": "1", "Connection": "close"},
     )

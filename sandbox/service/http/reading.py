@@ -49,7 +49,7 @@ def offset_of(request: Request) -> int | None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise Problem(
-            422, ProblemCode.invalid_query, f"Last-Event-ID is {text!r:.80}, not an id of ours.", "Leave it out."
+            422, ProblemCode.invalid_query, f"Last-Event-ID is {text!r:.80}, which is not the id of an event.", "Leave it out."
         )
     return int(text)
 
@@ -74,6 +74,6 @@ def too_large(limit: int) -> Problem:
     return Problem(
         413,
         ProblemCode.body_too_large,
-        f"The body is larger than {limit} bytes.",
-        "Send files with PUT /v1/sandboxes/{sandbox_id}/files, which streams them.",
+        f"The body is larger than {limit} bytes, the most that is allowed here.",
+        "Send less; files can be streamed with PUT /v1/sandboxes/{sandbox_id}/files.",
     )

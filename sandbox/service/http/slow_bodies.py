@@ -55,7 +55,7 @@ def _late() -> Problem:
     return Problem(
         408,
         ProblemCode.request_timeout,
-        "The body of the request did not come to its end in time.",
+        "The body of the request was not received in time.",
         f"Send at least {BYTES_A_SECOND} bytes a second.",
         retryable=True,
         headers={"Connection": "close"},

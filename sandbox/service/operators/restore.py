@@ -56,7 +56,7 @@ def restore_backup(folder: Path, file: Path, *, remove_unknown: bool = False) ->
         return lines if aside is None else [*lines, f"what was there before is in {aside}"]
     except OSError as error:
         raise SandboxError(
-            ErrorCode.setup_failed, f"The backup cannot be restored: {error}.", "See that there is room in the folder."
+            ErrorCode.setup_failed, f"The backup cannot be restored: {error}.", "Check that its disk has room."
         ) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)

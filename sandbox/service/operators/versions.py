@@ -36,7 +36,7 @@ def check_guests(store: Path) -> None:
     words = ", ".join(f"{count} of gamebox {made_by} (protocol {speaks})" for (made_by, speaks), count in sorted(others.items()))
     raise SandboxError(
         ErrorCode.setup_failed,
-        f"This service has sandboxes that gamebox {version('gamebox')} cannot speak with (protocol {PROTOCOL}): {words}.",
-        "Let them end first: start that version with `gamebox serve --drain`, which ends by itself when they have ended; "
+        f"This service has sandboxes that gamebox {version('gamebox')} cannot use (protocol {PROTOCOL}): {words}.",
+        "Let them end first: start that version with `gamebox serve --drain`, which exits when they have ended; "
         "or end them with `gamebox rm --force`.",
     )

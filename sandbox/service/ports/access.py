@@ -96,8 +96,8 @@ def _admit_token(house: House, request: PortRequest, live: LiveSandbox) -> Admis
             raise Problem(
                 403,
                 ProblemCode.origin_refused,
-                "A page of another host has sent this request with the cookie of this one.",
-                f"Have it send its own token, or make the port public. The cookie is {COOKIE}.",
+                "A page of another host sent this request with the cookie of this host.",
+                f"Send a token in X-Gamebox-Token, or make the port public. The cookie {COOKIE} works only for pages of this host.",
             )
         return Admission(live, key, token if place == "query" else None)
     raise Problem(
@@ -120,7 +120,7 @@ async def connect(live: LiveSandbox, port: int) -> PortStream:
     except UnreachableError as error:
         if error.why == NO_SERVER:
             problem = f"Nothing listens on port {port} of the sandbox."
-            hint = "Start a server in it that listens on 127.0.0.1 or on all addresses, or use the port that it has."
+            hint = "Start a server there that listens on 127.0.0.1 or on all addresses, or use the port of one that runs."
             raise Problem(502, ProblemCode.port_closed, problem, hint, retryable=True) from error
         problem = f"Port {port} of the sandbox was not reached: {error.why}."
         raise Problem(502, ProblemCode.port_failed, problem, "Try again in a moment.", retryable=True) from error

@@ -76,7 +76,7 @@ async def _answered(house: House, request: PortRequest, receive: Receive, send: 
     if house.draining:
         raise draining()
     if not request.path.startswith(b"/") and request.path != b"*":
-        raise Problem(400, ProblemCode.invalid_query, "The target is not a path.", "Send a path, as in GET /.")
+        raise Problem(400, ProblemCode.invalid_query, "The target of the request is not a path.", "Send a path, as in GET /.")
     admission = admit(house, request)
     if (redirect := _with_cookie(request, admission)) is not None:
         return redirect
@@ -237,6 +237,6 @@ def _no_http(port: int, error: Exception) -> Problem:
     return Problem(
         502,
         ProblemCode.port_failed,
-        f"The server at port {port} of the sandbox gave no answer in HTTP/1.1: {str(error)[:200] or type(error).__name__}.",
-        "See what it logs. What is not HTTP goes through a tunnel: GET /v1/sandboxes/{id}/ports/{port}/tunnel.",
+        f"The server at port {port} of the sandbox did not answer in HTTP/1.1: {str(error)[:200] or type(error).__name__}.",
+        "Check the log of the server. For other protocols, open a tunnel: WS /v1/sandboxes/{id}/ports/{port}/tunnel.",
     )

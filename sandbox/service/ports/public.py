@@ -27,7 +27,7 @@ async def open_port(house: House, live: LiveSandbox, port: int) -> None:
         raise Problem(
             409,
             ProblemCode.wrong_state,
-            f"{MOST_PORTS} ports of this sandbox are public already.",
+            f"This sandbox already has {MOST_PORTS} public ports, the most that are allowed.",
             "Make one private: DELETE /v1/sandboxes/{id}/ports/{port}.",
         )
     sandbox = live.record.id

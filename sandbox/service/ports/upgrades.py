@@ -161,9 +161,9 @@ class Passage:
         if self._house.draining:
             raise draining()
         if not request.path.startswith(b"/"):
-            raise Problem(400, ProblemCode.invalid_query, "The target is not a path.", "Send a path, as in GET /.")
+            raise Problem(400, ProblemCode.invalid_query, "The target of the request is not a path.", "Send a path, as in GET /.")
         if not isinstance(self._client.next_event(), h11.EndOfMessage):
-            raise Problem(400, ProblemCode.invalid_query, "A request for a WebSocket has no body.", "Leave it out.")
+            raise Problem(400, ProblemCode.invalid_query, "A request for a WebSocket cannot have a body.", "Leave it out.")
         admission = admit(self._house, request)
         account = account_of(self._house, admission)
         connection = OpenConnection(request.name.sandbox, admission.key, lambda _: self._writer.transport.abort())
@@ -190,7 +190,7 @@ class Passage:
                 answer = await _next(server, stream.reader)
         except (TimeoutError, h11.RemoteProtocolError) as error:
             problem = f"The server at port {request.name.port} of the sandbox did not answer the handshake: {error}."
-            raise Problem(502, ProblemCode.port_failed, problem, "See what it logs.") from error
+            raise Problem(502, ProblemCode.port_failed, problem, "Check the log of the server.") from error
         if answer.status_code != 101:
             await self._pass_refusal(server, stream, answer)
             return

@@ -34,7 +34,7 @@ async def list_audit(
     if not is_operator(caller):
         if tenant not in (None, caller.tenant):
             raise Problem(
-                403, ProblemCode.forbidden, f"The audit of {tenant!r:.80} is not yours.", "Leave out the tenant."
+                403, ProblemCode.forbidden, f"Your key cannot read the audit log of {tenant!r:.80}.", "Leave out tenant."
             )
         tenant = caller.tenant
     asked = {"tenant": tenant, "key": key_id, "action": action, "target": target, "outcome": outcome}
@@ -48,5 +48,5 @@ async def list_audit(
 
 def _place(cursor: str) -> int:
     if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 17 and int(cursor) < _LAST):
-        raise Problem(422, ProblemCode.invalid_query, f"cursor is {cursor[:80]!r}.", "Send next_cursor as it came.")
+        raise Problem(422, ProblemCode.invalid_query, f"cursor is {cursor[:80]!r}.", "Send next_cursor unchanged.")
     return int(cursor)

@@ -50,7 +50,7 @@ async def _stream(request: Request, caller: Caller, sandbox: str | None, seconds
             raise Problem(
                 410,
                 ProblemCode.events_gone,
-                f"The events after {after} are not kept any more.",
+                f"Some events after {after} are no longer kept.",
                 "List the sandboxes, and ask for events without Last-Event-ID.",
             )
         past = found

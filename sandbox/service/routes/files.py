@@ -50,7 +50,7 @@ class DownloadBody(Body):
 async def put_file(request: Request, caller: User, sandbox_id: str, path: str, mode: str | None = None) -> Response:
     """Write a file with the body's bytes; 200 with the envelope of ``upload``. ``mode`` is octal, as in 755."""
     if mode is not None and not re.fullmatch(r"[0-7]{1,4}", mode):
-        raise Problem(422, ProblemCode.invalid_query, f"mode is {mode!r:.20}.", "Give octal digits, as in 755.")
+        raise Problem(422, ProblemCode.invalid_query, f"mode is {mode!r:.20}, which is not octal.", "Give octal digits, as in 755.")
     live = sandbox_of(request, caller, sandbox_id)
     number = None if mode is None else int(mode, 8)
     return _envelope(await _upload(request, caller.tenant, live.ready(), "file", path, number, initial=False))
@@ -211,7 +211,7 @@ def _no_range(header: str, size: int) -> Problem:
     return Problem(
         416,
         ProblemCode.range_not_satisfiable,
-        f"The Range {header[:80]!r} is none of a file of {size} bytes.",
+        f"The Range {header[:80]!r} is not within the file, which has {size} bytes.",
         "Ask for one range, as in 'bytes=0-1023'.",
         headers={"Content-Range": f"bytes */{size}"},
     )

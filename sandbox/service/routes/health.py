@@ -22,6 +22,11 @@ async def readyz(request: Request) -> dict[str, str]:
     house = house_of(request)
     if not house.ready or house.draining:
         raise Problem(
-            503, ProblemCode.draining, "The service starts or ends.", "Ask again.", retryable=True, headers={"Retry-After": "1"}
+            503,
+            ProblemCode.draining,
+            "The service is starting or stopping.",
+            "Send the request again.",
+            retryable=True,
+            headers={"Retry-After": "1"},
         )
     return {"status": "ready"}

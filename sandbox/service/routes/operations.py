@@ -58,7 +58,7 @@ async def operate(request: Request, caller: User, sandbox_id: str, operation: st
         args = read_json(body.data)
         if (refused := checked_arguments(operation, args)) is not None:
             raise Problem(
-                422, ProblemCode.invalid_body, f"{operation} takes no {refused} from a client.", f"Leave out {refused}."
+                422, ProblemCode.invalid_body, f"{operation} does not accept {refused} over HTTP.", f"Leave out {refused}."
             )
         ident = _ident(request, args)
         sent = await live.send(house.database, operation, args, ident, streams=wants_events(request), reads=reads)
@@ -76,7 +76,10 @@ async def feed(request: Request, caller: User, sandbox_id: str, request_id: str)
     sent = await _begun(requests, request_id)
     if sent.stdin is None:
         raise Problem(
-            409, ProblemCode.wrong_state, "The request reads no stream.", "Send run with 'X-Gamebox-Stdin: stream'."
+            409,
+            ProblemCode.wrong_state,
+            "This request does not read a stream.",
+            "Send run with the header 'X-Gamebox-Stdin: stream'.",
         )
     try:
         async for data in request.stream():
@@ -159,8 +162,8 @@ async def _answered(request: Request, caller: Caller, sent: RequestUnderWay, off
         raise Problem(
             410,
             ProblemCode.output_gone,
-            f"The output from byte {start} on is not kept here any more.",
-            "Ask for the answer alone, and read the output with logs, by the id of the command.",
+            f"The output from byte {start} on is no longer kept.",
+            "Send the request again without 'Accept: text/event-stream', and read the output with logs, by the id of the command.",
         )
     keys = house_of(request).keys
     return EventStream(_events(request, sent, start, lambda: keys.is_valid(caller), with_bytes=with_bytes))

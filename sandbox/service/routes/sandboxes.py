@@ -152,7 +152,7 @@ def _read_cursor(cursor: str) -> tuple[float, str]:
             raise ValueError("none of ours says that")
         return at, ident
     except (ValueError, TypeError, OverflowError) as error:
-        raise _wrong("cursor", cursor, "Send next_cursor as it came.") from error
+        raise _wrong("cursor", cursor, "Send next_cursor unchanged.") from error
 
 
 def _wrong(name: str, value: object, hint: str) -> Problem:

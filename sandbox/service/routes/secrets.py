@@ -30,8 +30,8 @@ async def put_secret(request: Request, response: Response, caller: Manager, secr
         raise Problem(
             422,
             ProblemCode.invalid_query,
-            f"{name!r:.80} is not a name for a secret.",
-            "Use up to 64 letters, digits, '.', '_' and '-', a letter or digit first.",
+            f"{name!r:.80} is not a valid name for a secret.",
+            "Use up to 64 letters, digits, '.', '_' and '-', starting with a letter or digit.",
         )
     body = read_body(PutSecret, await body_of(request, BODY_BYTES))
     database, tenant, at = house_of(request).database, caller.tenant, now()
@@ -41,8 +41,8 @@ async def put_secret(request: Request, response: Response, caller: Manager, secr
         raise Problem(
             403,
             ProblemCode.forbidden_by_operator,
-            f"There are {MOST_SECRETS} secrets, the most that a tenant may have.",
-            "Delete one that is not needed: DELETE /v1/secrets/{secret_name}.",
+            f"This tenant already has {MOST_SECRETS} secrets, the most that a tenant may have.",
+            "Delete one that is no longer needed: DELETE /v1/secrets/{secret_name}.",
         )
     response.status_code = 201 if record.version == 1 else 200
     return _data(record)

@@ -172,8 +172,8 @@ def opened(path: Path) -> sqlite3.Connection:
         raise SandboxError(
             ErrorCode.setup_failed,
             f"The store {path} cannot be used: {error}.",
-            "Restore a backup: gamebox serve restore FILE. Or move the store away: then the sandboxes that run are not known any "
-            "more, and `gamebox ls` and `gamebox rm` find them.",
+            "Restore a backup: gamebox serve restore FILE. Or move the store away: the service then no longer knows its running "
+            "sandboxes; list them with `gamebox ls`, and remove them with `gamebox rm --force`.",
         ) from error
     return connection
 
@@ -192,6 +192,6 @@ def _unusable(error: sqlite3.Error) -> SandboxError:
     return SandboxError(
         ProblemCode.store_unavailable,
         f"The service cannot write to its store: {error}.",
-        "Send it again later; the operator finds the reason in the log of the service.",
+        "Send the request again later; the operator finds the cause in the log of the service.",
         retryable=True,
     )

@@ -51,7 +51,9 @@ class Seal:
             plain = self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place.encode())
         except (InvalidTag, ValueError) as error:
             raise SandboxError(
-                ErrorCode.io_error, "The service cannot read what it has stored in secret for this.", "Ask the operator."
+                ErrorCode.io_error,
+                "The service cannot decrypt a secret or a variable that this needs.",
+                "Ask the operator.",
             ) from error
         found: dict[str, Any] = json.loads(plain)
         return found

@@ -73,13 +73,13 @@ class Account:
             return
         wait = meter.spend(amount, most, time.monotonic())
         if wait == math.inf:
-            detail = f"{amount} at once are more than the quota {name} has, which is {most}."
+            detail = f"A request for {amount} at once exceeds the quota {name}, which is {most}."
             raise Problem(
                 403, ProblemCode.quota_exceeded, detail, f"Ask for at most {most}.", quota=name, limit=most, used=amount
             )
         if wait:
-            what = name.replace("_per_", " a ")
-            raise _exceeded(name, f"This tenant has used its {most} {what}.", most, most, wait)
+            what = name.replace("_per_", " per ")
+            raise _exceeded(name, f"This tenant has used up its {most} {what}.", most, most, wait)
 
     # Transfers
 

@@ -134,7 +134,7 @@ def check_running(ceiling: Ceiling, spec: SandboxSpec) -> None:
     for name, most in _largest(ceiling).items():
         value = getattr(spec.limits, name)
         if _is_more(value, most):
-            raise forbidden(f"limits.{name} = {value:g} of this sandbox", "Fork it: a fork has what is allowed now.")
+            raise forbidden(f"limits.{name} = {value:g} of this sandbox", "Fork it: a fork gets the limits that are allowed now.")
 
 
 def forbidden(what: str, hint: str) -> Problem:
@@ -166,7 +166,7 @@ def _subnet(inner: Any, outer: Any) -> bool:
 
 def _allowed_hosts(ceiling: Ceiling) -> str:
     named = ", ".join(ceiling.hosts) if ceiling.network == "named" else ""
-    return f"The operator allows {named}." if named else "Leave it out: the operator allows no network."
+    return f"The operator allows {named}." if named else "Leave it out: the operator does not allow any network."
 
 
 def _largest(ceiling: Ceiling) -> dict[str, float]:

@@ -191,7 +191,7 @@ def over_quota(name: str, most: int, have: int, want: int) -> Problem:
     """Return the problem of what does not fit into a quota: 403 if it never will, else 429."""
     shown = {word: _shown(name, amount) for word, amount in (("most", most), ("have", have), ("want", want))}
     what = name.removesuffix("_bytes").replace("_", " ")
-    detail = f"This takes {shown['want']} of the quota {what}, of which {shown['have']} of {shown['most']} are in use."
+    detail = f"This needs {shown['want']} of the quota {what}, and {shown['have']} of {shown['most']} are in use."
     fields: dict[str, Any] = {"quota": name, "limit": _number(name, most), "used": _number(name, have)}
     if want > most:
         hint = f"Ask for at most {shown['most']}; GET /v1/quota shows all quotas. The operator sets them."
@@ -200,7 +200,7 @@ def over_quota(name: str, most: int, have: int, want: int) -> Problem:
         429,
         ProblemCode.quota_exceeded,
         detail,
-        "Delete a sandbox that is not needed any more (DELETE /v1/sandboxes/{id}), or wait until one ends; "
+        "Delete a sandbox that is no longer needed (DELETE /v1/sandboxes/{id}), or wait until one ends; "
         "GET /v1/quota shows what is in use.",
         retryable=True,
         headers={"Retry-After": str(RETRY_SECONDS)},
@@ -220,8 +220,8 @@ def _no_room(want: int) -> Problem:
     return Problem(
         503,
         ErrorCode.capacity,
-        f"The host has no room for disks of {size(want)} beside those that it has promised.",
-        "Ask for fewer disk_bytes, or again when sandboxes have ended.",
+        f"The host has no room for another {size(want)} of disks.",
+        "Ask for a smaller disk_bytes, or try again when other sandboxes have ended.",
         retryable=True,
         headers={"Retry-After": str(RETRY_SECONDS)},
     )

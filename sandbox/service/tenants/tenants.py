@@ -76,12 +76,12 @@ class Tenants:
                 422,
                 ProblemCode.invalid_body,
                 f"id is {ident!r:.80}.",
-                "Give up to 63 lower-case letters, digits, '-' and '_', a letter or digit first.",
+                "Use up to 63 lower-case letters, digits, '-' and '_', starting with a letter or digit.",
             )
         if ident in self._accounts:
             raise _exists(ident)
         if len(self._accounts) >= MOST_TENANTS:
-            raise Problem(409, ProblemCode.wrong_state, f"There are {MOST_TENANTS} tenants.", "Delete one.")
+            raise Problem(409, ProblemCode.wrong_state, f"There are already {MOST_TENANTS} tenants, the most.", "Delete one.")
         return await self._add(TenantRecord(id=ident, created_at=now(), name=name, ceiling=ceiling, quota=quota))
 
     async def update(
@@ -150,7 +150,7 @@ class Tenants:
             return ceiling, Quota.model_validate({**self._settings.quota.model_dump(), **record.quota})
         except ValidationError as error:
             words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
-            raise Problem(422, ProblemCode.invalid_body, f"The body does not fit: {words[:500]}.", "Correct that.") from error
+            raise Problem(422, ProblemCode.invalid_body, f"The body is invalid: {words[:500]}.", "Correct that.") from error
 
 
 def _transferred(tenant: str, level: float, at: float) -> Any:
@@ -158,7 +158,7 @@ def _transferred(tenant: str, level: float, at: float) -> Any:
 
 
 def _exists(ident: str) -> Problem:
-    return Problem(409, ProblemCode.tenant_exists, f"There is a tenant {ident!r} already.", "Change it: PATCH /v1/tenants/{id}.")
+    return Problem(409, ProblemCode.tenant_exists, f"The tenant {ident!r} already exists.", "Change it: PATCH /v1/tenants/{id}.")
 
 
 def _deleting(ident: str) -> Problem:
