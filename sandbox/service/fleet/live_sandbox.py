@@ -18,18 +18,18 @@ from sandbox.pipe.watching import CancelToken, Watch
 from sandbox.readers import Hint
 from sandbox.service.clock import iso, now
 from sandbox.service.http.state_arguments import STATE_ARGUMENTS, state_problem
+from sandbox.service.requests.bridges import BodyBridge
+from sandbox.service.requests.output import OutputLog
+from sandbox.service.requests.refill import refill
+from sandbox.service.requests.sent_again import is_safe, unknown_effects
+from sandbox.service.requests.spill import Spill, SpillRoom
+from sandbox.service.requests.under_way import Answer, Requests, RequestUnderWay, digest_of, reused
 from sandbox.service.store import requests as rows
 from sandbox.service.store.database import Database
 from sandbox.service.store.requests import KnownRequest
 from sandbox.service.store.sandboxes import OVER, SandboxRecord
 
-from .bridges import BodyBridge
 from .checkpoints import Checkpoints
-from .output import OutputLog
-from .refill import refill
-from .requests_under_way import Answer, Requests, RequestUnderWay, digest_of, reused
-from .sent_again import is_safe, unknown_effects
-from .spill import Spill, SpillRoom
 from .watching import Ended, Watching
 
 _RESUME = "Call resume() of a RemoteEnvironment that is attached to it."

@@ -15,10 +15,7 @@ from sandbox.envelope import Failure
 from sandbox.operations import OPERATIONS
 from sandbox.operations.base import Transfer
 from sandbox.operations.wire import STATE_METHODS
-from sandbox.service.fleet.bridges import BrokenOffError
 from sandbox.service.fleet.live_sandbox import is_repeatable
-from sandbox.service.fleet.output import OutputGoneError, OutputLog
-from sandbox.service.fleet.requests_under_way import Answer, Requests, RequestUnderWay, unknown_request
 from sandbox.service.house import Reader, User, house_of, sandbox_of
 from sandbox.service.http.bodies import checked_arguments
 from sandbox.service.http.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
@@ -28,6 +25,9 @@ from sandbox.service.http.reading import has_header, is_request_id, offset_of, r
 from sandbox.service.http.route_table import methods_of
 from sandbox.service.keys import Caller
 from sandbox.service.operators.facts import note
+from sandbox.service.requests.bridges import BrokenOffError
+from sandbox.service.requests.output import OutputGoneError, OutputLog
+from sandbox.service.requests.under_way import Answer, Requests, RequestUnderWay, unknown_request
 
 router = APIRouter(tags=["operations"])
 NAMES = (*(name for name, kind in OPERATIONS.items() if not issubclass(kind, Transfer)), *STATE_METHODS)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sandbox.service.clock import iso, now
-from sandbox.service.fleet.spill import SpillRoom
 from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.requests.spill import SpillRoom
 from sandbox.service.store.tenants import TenantRecord
 from sandbox.text.wording import size
 

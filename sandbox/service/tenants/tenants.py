@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from sandbox.service.clock import now
-from sandbox.service.fleet.spill import SpillRoom
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.keys import DEFAULT_TENANT
+from sandbox.service.requests.spill import SpillRoom
 from sandbox.service.settings import Settings
 from sandbox.service.store import tenants as rows
 from sandbox.service.store.database import Database

@@ -65,7 +65,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("port =")
     with pytest.raises(SandboxError, match=r"bad\.toml"):
         read_settings({}, tmp_path / "bad.toml")
-    with pytest.raises(SandboxError, match="settings file .* does not exist"):
+    with pytest.raises(SandboxError, match=r"settings file .* does not exist"):
         read_settings({}, tmp_path / "none.toml")
     (tmp_path / "unknown.toml").write_text("prot = 1")
     with pytest.raises(SandboxError, match="prot"):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.service.fleet import output as module
-from sandbox.service.fleet.output import OutputGoneError, OutputLog, Piece
-from sandbox.service.fleet.spill import Spill, SpillRoom
+from sandbox.service.requests import output as module
+from sandbox.service.requests.output import OutputGoneError, OutputLog, Piece
+from sandbox.service.requests.spill import Spill, SpillRoom
 
 PIECE = b"x" * 1000
 

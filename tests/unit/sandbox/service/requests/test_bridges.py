@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sandbox.service.fleet.bridges import BodyBridge, BrokenOffError
+from sandbox.service.requests.bridges import BodyBridge, BrokenOffError
 
 DATA = random.Random(1).randbytes(5_000_000)
 PIECES = [DATA[at : at + 50_000] for at in range(0, len(DATA), 50_000)]
