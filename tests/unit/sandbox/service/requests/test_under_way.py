@@ -11,12 +11,12 @@ import pytest
 from sandbox.aio import AsyncEnvironment
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.service.requests import under_way as module
 from sandbox.service.fleet.live_sandbox import LiveSandbox
-from sandbox.service.requests.output import OutputLog
-from sandbox.service.requests.under_way import Answer, Requests, RequestUnderWay, digest_of
-from sandbox.service.requests.spill import SpillRoom
 from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.requests import under_way as module
+from sandbox.service.requests.output import OutputLog
+from sandbox.service.requests.spill import SpillRoom
+from sandbox.service.requests.under_way import Answer, Requests, RequestUnderWay, digest_of
 from sandbox.service.store.database import Database
 from sandbox.service.store.sandboxes import SandboxRecord
 
