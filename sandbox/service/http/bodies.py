@@ -224,7 +224,7 @@ class CreateTenant(Body):
     id: str = Field(max_length=63, description="Its name in requests: lower-case letters, digits, '-' and '_'.")
     name: str = Field("", max_length=200, description="Its name for people.")
     ceiling: Ceiling = Field(Ceiling(), description="What it may ask for.")
-    quota: Quota = Field(Quota(), description="How much of it it may have.")
+    quota: Quota = Field(Quota(), description="How much it may use.")
 
 
 class UpdateTenant(Body):

@@ -27,21 +27,21 @@ class _Rules(BaseModel):
 class Ceiling(_Rules):
     """What a tenant may ask for. Fields that are left out are those of the service's settings."""
 
-    images: Names = Field(default=("gamebox/*",), description="Patterns of images, by name.")
+    images: Names = Field(default=("gamebox/*",), description="Patterns of names of images.")
     profiles: Names = Field(default=("default", "root-on-request", "root", "conformance"), description="Profiles of sandboxes.")
     runtimes: Names = Field(
-        default=(ENGINES_OWN,), description="Runtimes of the engine; the first one is used unless one is asked for."
+        default=(ENGINES_OWN,), description="Runtimes of the engine; the first one is the default."
     )
     largest: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict, max_length=64, description="The largest values of limits, by their names."
+        default_factory=dict, max_length=64, description="The largest values of limits, by name of the limit."
     )
     most_time_to_live_seconds: float = Field(default=86400.0, gt=0, description="The longest time to live.")
     network: NetworkMode = Field(
-        default="public", description="none; named: only what hosts names; public: every public address."
+        default="public", description="none; named: only what hosts covers; public: every public address."
     )
-    hosts: Names = Field(default=(), description="Rules that contain those of the tenant, where network is named.")
-    packages: bool = Field(default=True, description="The operator's package cache, where there is one.")
-    open_networks: Names = Field(default=(), description="Addresses and networks besides, that are not public.")
+    hosts: Names = Field(default=(), description="Rules that must cover those of the tenant, if network is named.")
+    packages: bool = Field(default=True, description="Whether the operator's package cache may be used.")
+    open_networks: Names = Field(default=(), description="Networks that are not public, and that rules may open as well.")
     closed_hosts: Names = Field(default=(), description="Hosts, addresses and ports that no rule opens, as in *:25.")
 
     @field_validator("largest")
@@ -84,16 +84,16 @@ def _checked(value: tuple[str, ...], parse: Callable[[], object]) -> tuple[str, 
 class Quota(_Rules):
     """How much a tenant may have. None means no bound; fields that are left out are those of the service's settings."""
 
-    sandboxes: Amount | None = Field(default=None, description="Sandboxes, paused ones as well.")
+    sandboxes: Amount | None = Field(default=None, description="Sandboxes, including paused ones.")
     memory_bytes: Amount | None = Field(default=None, description="Memory of all sandboxes.")
-    cpus: Annotated[float, Field(ge=0, lt=1e9)] | None = Field(default=None, description="Processors of those that are not paused.")
+    cpus: Annotated[float, Field(ge=0, lt=1e9)] | None = Field(default=None, description="Processors of unpaused sandboxes.")
     disk_bytes: Amount | None = Field(default=None, description="Disks of all sandboxes: workspace, home, and a /tmp on the disk.")
     checkpoint_bytes: Amount | None = Field(default=64 * GIB, description="Checkpoints that the service keeps.")
-    output_bytes: Amount | None = Field(default=GIB // 2, description="Output that the service keeps for those who were cut.")
-    creates_per_minute: Count | None = Field(default=600, description="Sandboxes made in a minute.")
+    output_bytes: Amount | None = Field(default=GIB // 2, description="Output kept for clients that were cut.")
+    creates_per_minute: Count | None = Field(default=600, description="Sandboxes created in a minute.")
     creations_waiting: Count = Field(default=64, description="Creations that wait for their turn.")
     requests_per_minute: Count | None = Field(default=60_000, description="Requests in a minute.")
     requests_under_way: Count | None = Field(
-        default=2000, description="Requests at once, streams of events as well."
+        default=2000, description="Requests at once, including event streams."
     )
     transfer_bytes_per_day: Amount | None = Field(default=None, description="Bytes of bodies, both ways, in a day.")
