@@ -22,7 +22,7 @@ from sandbox.messages.faults import fault_error, violation, word_notice
 from sandbox.operations.state import Kind
 from sandbox.text.masking import Mask
 
-from .checkpoint import EMPTY, Checkpoint
+from .checkpoint import EMPTY, Checkpoint, lacks
 from .checkpoint_file import load, open_file, save
 from .guest_files import Scan
 from .history import History
@@ -288,13 +288,28 @@ class FileState:
         return scan, killed
 
     def restore(
-        self, history: History, checkpoint: Checkpoint, scan: Scan, killed: tuple[str, ...] = ()
+        self,
+        history: History,
+        checkpoint: Checkpoint,
+        scan: Scan,
+        killed: tuple[str, ...] = (),
+        *,
+        elsewhere: bool = False,
     ) -> op.RollbackResult:
-        """Go back to ``checkpoint``. Raises SandboxError, with ``restore_incomplete`` if a path still differs."""
+        """Go back to ``checkpoint``. Raises SandboxError, with ``restore_incomplete`` if a path still differs.
+
+        ``elsewhere`` says that it is of another sandbox: what it could not keep is not here either, and is no failure.
+        """
         began = time.monotonic()
         steps = history.plan_restore(checkpoint, scan)
         sent = history.restore(checkpoint, steps)
-        wrong = [display_path(e) for e in (*history.verify(checkpoint), *steps.impossible)]
+        differing = {entry.key: entry for entry in (*history.verify(checkpoint), *steps.impossible)}
+        then = checkpoint.table.entries() if elsewhere else {}
+        wrong = [
+            display_path(entry)
+            for key, entry in differing.items()
+            if key not in then or not lacks(then[key], checkpoint.digests)
+        ]
         result = op.RollbackResult(
             id=checkpoint.result.id,
             restored=len(steps.put) + len(steps.same) + len(steps.make),

@@ -57,9 +57,10 @@ def fork(
     with history.lock:  # released while sandboxes start, which takes seconds: others use the history meanwhile
         if ident is None:
             checkpoint, scan, torn = history.checkpoint(None)
-            notices += source.torn_notice(torn, scan.running) + source.missing_notice(history, checkpoint)
+            notices += source.torn_notice(torn, scan.running)
         else:
             checkpoint = history.get(ident)
+        notices += source.missing_notice(history, checkpoint)
         store = history.store.share()
         store.keep(checkpoint.digests.values())
         if ident is None:
@@ -93,6 +94,6 @@ def start_as_copy(made: Forkable, store: Store, checkpoint: Checkpoint) -> float
     history = made.state.history
     with history.lock:
         history.adopt(store, checkpoint)
-        made.state.restore(history, checkpoint, history.scan((WORKSPACE, HOME)))
+        made.state.restore(history, checkpoint, history.scan((WORKSPACE, HOME)), elsewhere=True)
         history.start = history.scan().table
     return round(time.monotonic() - began, 3)

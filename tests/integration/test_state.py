@@ -113,6 +113,20 @@ def test_forks_have_the_files_and_go_their_own_way(docker_env: Callable[..., Doc
             fork.close()
 
 
+def test_a_fork_says_what_it_cannot_have(docker_env: Callable[..., DockerEnvironment]) -> None:
+    env = docker_env()
+    env.run("echo a > secret; chmod 000 secret; mkfifo pipe; mkdir shut; echo b > shut/x; chmod 000 shut; echo c > kept").unwrap()
+    kept = done(env.checkpoint()).id
+    for ident in (None, kept):
+        answer = env.fork(1, ident)
+        forked = answer.unwrap().environments[0]
+        try:
+            assert [notice.code for notice in answer.notices] == ["not_kept"]
+            assert done(forked.run("cat kept; ls")).output == "c\nkept\n"
+        finally:
+            forked.close()
+
+
 def test_a_fork_that_cannot_be_made_leaves_nothing(docker_env: Callable[..., DockerEnvironment]) -> None:
     env = docker_env()
     refused(env.fork(1, "nothing"), "checkpoint_not_found")
