@@ -96,7 +96,12 @@ def download(
     """Pass a file, or the tar of a folder, to ``sink``, and return the envelope's data. Raises SandboxError."""
     body = json.dumps(args).encode()
     call = Call(
-        "POST", f"{sandbox_path}/download", body, headers={"Accept": CHUNKS, **headers}, read_seconds=WRITTEN_SECONDS
+        "POST",
+        f"{sandbox_path}/download",
+        body,
+        headers={"Accept": CHUNKS, **headers},
+        read_seconds=WRITTEN_SECONDS,
+        repeatable=True,  # as long as nothing has come: ``sink`` takes each byte once
     )
     try:
         with service.stream(call) as response:

@@ -94,7 +94,8 @@ def test_a_create_that_was_interrupted_and_is_carried_out_later_is_removed(monke
 def test_a_runtime_volume_removed_behind_our_back_is_made_again() -> None:
     client = connect()
     name = ensure_runtime(client, report=print).name
-    client.api.remove_volume(name)
+    # A container that another test has ended may go only now.
+    assert eventually(lambda: _is_removed(client, name))
     client.api.remove_volume(f"{name}-verified")
     started = time.monotonic()
     try:
@@ -103,3 +104,13 @@ def test_a_runtime_volume_removed_behind_our_back_is_made_again() -> None:
     finally:
         forget_runtime(client)
     assert time.monotonic() - started < 60
+
+
+def _is_removed(client: docker.DockerClient, volume: str) -> bool:
+    try:
+        client.api.remove_volume(volume)
+    except docker.errors.APIError as error:
+        if error.status_code != 409:
+            raise
+        return False
+    return True

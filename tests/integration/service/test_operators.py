@@ -46,8 +46,11 @@ def service(place: Path, collector: Collector) -> Iterator[ServiceProcess]:
 
 
 @pytest.fixture(scope="module")
-def sandbox(api: Api) -> str:
-    return api.create(image=IMAGE, env={"TOKEN": SECRET})
+def sandbox(service: ServiceProcess, api: Api) -> Iterator[str]:
+    ident = api.create(image=IMAGE, env={"TOKEN": SECRET})
+    yield ident
+    # The last test ends it; it may have run on another worker.
+    httpx.delete(f"{service.url}/v1/sandboxes/{ident}", headers={"X-API-Key": service.key}, timeout=30)
 
 
 def lines(service: ServiceProcess) -> list[dict[str, Any]]:

@@ -371,7 +371,7 @@ def test_a_service_that_stays_away(
     monkeypatch.setattr("sandbox.client.service.RECONNECT_SECONDS", 0.5)
     monkeypatch.setattr("sandbox.client.environment.CLOSE_SECONDS", 0.5)
     mortal.kill()
-    failure = refused(env.run("true"), "sandbox_unavailable", mortal.url, "goes on until its time is over")
+    failure = refused(env.run("true"), "sandbox_unavailable", mortal.url, "goes on until its time to live is over")
     assert failure.reason == "service_unreachable"
     assert env.describe()["sandbox"]
     with caplog.at_level(logging.WARNING, "sandbox.client"):

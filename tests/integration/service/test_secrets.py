@@ -71,9 +71,9 @@ def everywhere(service: ServiceProcess) -> bytes:
 
 def test_a_secret_is_written_and_never_read(keeper: ServiceProcess) -> None:
     with Api(keeper) as api:
-        made = api.call("PUT", "/secrets/deploy", {"value": VALUE}, status=201)
-        assert (made["name"], made["version"]) == ("deploy", 1)
-        assert api.call("PUT", "/secrets/deploy", {"value": VALUE})["version"] == 2
+        made = api.call("PUT", "/secrets/first", {"value": VALUE}, status=201)
+        assert (made["name"], made["version"]) == ("first", 1)
+        assert api.call("PUT", "/secrets/first", {"value": VALUE})["version"] == 2
         listed = api.call("GET", "/secrets")
         assert [set(each) for each in listed["items"]] == [{"name", "created_at", "updated_at", "version"}]
         for name, body, status in (
@@ -88,8 +88,8 @@ def test_a_secret_is_written_and_never_read(keeper: ServiceProcess) -> None:
         assert api.call("POST", "/sandboxes", {"secrets": {"A": "none"}}, status=422)["code"] == "secret_not_found"
         reader = api.call("POST", "/keys", {"scope": "use", "name": "u"}, status=201)["key"]
     with Api(keeper, reader) as other:
-        assert other.call("PUT", "/secrets/deploy", {"value": NEXT}, status=403)["code"] == "forbidden"
-        assert other.call("DELETE", "/secrets/deploy", status=403)["code"] == "forbidden"
+        assert other.call("PUT", "/secrets/first", {"value": NEXT}, status=403)["code"] == "forbidden"
+        assert other.call("DELETE", "/secrets/first", status=403)["code"] == "forbidden"
 
 
 def test_values_reach_commands_and_upstreams_and_no_answer_also_after_a_kill(keeper: ServiceProcess, upstream: int) -> None:
@@ -101,6 +101,7 @@ def test_values_reach_commands_and_upstreams_and_no_answer_also_after_a_kill(kee
     }  # fmt: skip
     proof = f'test "$TOKEN" = "{VALUE[:4]}""{VALUE[4:]}" && echo same; echo "$TOKEN-$RARE."; echo $PLAIN'
     with Api(keeper) as api:
+        api.call("PUT", "/secrets/deploy", {"value": VALUE}, status=201)
         api.call("PUT", "/secrets/rare", {"value": NEXT}, status=201)
         short = api.create(image=IMAGE, secrets={"TOKEN": "deploy"}, time_to_live_seconds=2)
         key = {"Idempotency-Key": "one"}
