@@ -48,7 +48,7 @@ _COMMANDS = {
         epilog="LS_EPILOG",
     ),
     "batch": LazyCommand("agent.cli.batch:batch", "Run many tasks."),
-    "serve": LazyCommand("sandbox.cli.serve:app", "Serve sandboxes over HTTP, until SIGTERM."),
+    "serve": LazyCommand("sandbox.cli.serve:app", "Serve sandboxes over HTTP until SIGTERM."),
     "rm": LazyCommand(
         "sandbox.cli.kept:rm", "Remove sandboxes and everything in them, and print their ids.", epilog="RM_EPILOG"
     ),
