@@ -143,7 +143,7 @@ class Asked:
         return self.read(self.service.json(self._call()))
 
     def read(self, data: Any) -> Envelope[Any]:
-        """Return the envelope. Raises SandboxUnavailableError for what is none."""
+        """Return the envelope. Raises SandboxUnavailableError if the data are not an envelope."""
         try:
             return read_envelope(self.request.result, data)
         except (ValueError, KeyError) as error:

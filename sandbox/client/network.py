@@ -74,7 +74,7 @@ class RemoteNetwork(ABC):
 
     @property
     def on_connection(self) -> Callable[..., None] | None:
-        """There is none: the service lists the connections, see ``connections``. Setting it raises SandboxError."""
+        """Not supported over a service: reading raises AttributeError, setting a function SandboxError. See ``connections``."""
         raise AttributeError("on_connection")
 
     @on_connection.setter

@@ -6,7 +6,7 @@ import sys
 
 
 def trace_headers() -> dict[str, str]:
-    """Return the headers that name the current span; none if there is none. Imports nothing that the program has not imported."""
+    """Return the headers that name the current span, empty outside of one. Imports nothing that the program has not imported."""
     if "opentelemetry.trace" not in sys.modules:
         return {}
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
