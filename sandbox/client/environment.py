@@ -138,6 +138,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         self._pid = os.getpid()
         self._starting = threading.RLock()
         self._changing = threading.RLock()
+        self._ending = threading.RLock()
         self._tunnels = Tunnels(self.service, self._path)
         self._start_error: SandboxError | None = None
         self._id: str | None = None
@@ -241,20 +242,21 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         if forks.forked_since(self._pid):
             return None
         self._closed = True
-        self._tunnels.close()
-        ident, error = self._id, None
-        if ident is not None and delete and not self._deleted:
-            try:
-                call = Call("DELETE", _path_of(ident), read_seconds=START_SECONDS, repeatable=True)
-                self.service.request(replace(call, patience_seconds=CLOSE_SECONDS))
-                self._deleted = True
-            except SandboxError as raised:
-                self._deleted = raised.code is ErrorCode.sandbox_not_found
-                if not self._deleted:
-                    log.warning("the sandbox %s was not deleted: %s", ident, raised)
-                    error = raised
-        self.service.close()
-        return error
+        with self._ending:  # a second thread waits until the first has ended it
+            self._tunnels.close()
+            ident, error = self._id, None
+            if ident is not None and delete and not self._deleted:
+                try:
+                    call = Call("DELETE", _path_of(ident), read_seconds=START_SECONDS, repeatable=True)
+                    self.service.request(replace(call, patience_seconds=CLOSE_SECONDS))
+                    self._deleted = True
+                except SandboxError as raised:
+                    self._deleted = raised.code is ErrorCode.sandbox_not_found
+                    if not self._deleted:
+                        log.warning("the sandbox %s was not deleted: %s", ident, raised)
+                        error = raised
+            self.service.close()
+            return error
 
     def _path(self) -> str:
         """Return the address of a sandbox that is in use. Raises SandboxError."""

@@ -222,7 +222,14 @@ class Service:
         return response
 
     def _open(self, call: Call) -> httpx.Response:
-        return self.client.send(_request(self.client, call), stream=True)
+        while True:
+            client = self.client
+            try:
+                return client.send(_request(client, call), stream=True)
+            except RuntimeError:
+                if not client.is_closed:
+                    raise
+                # Another thread closed the connections; nothing was sent.
 
 
 def _request(client: httpx.Client | httpx.AsyncClient, call: Call) -> httpx.Request:

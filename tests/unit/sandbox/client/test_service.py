@@ -264,3 +264,21 @@ def test_address_and_key_of_the_environment(server: Scripted, monkeypatch: pytes
     assert service.json(Call("GET", "/v1/x")) == 1
     assert server.seen[0][2]["Authorization"] == f"Bearer {KEY}"
     service.close()
+
+
+def test_connections_that_another_thread_closes_are_made_anew(
+    server: Scripted, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = module._request
+    made: list[Any] = []
+
+    def interrupted(client: Any, call: Call) -> Any:
+        made.append(client)
+        if len(made) == 1:
+            service.close()
+        return make(client, call)
+
+    monkeypatch.setattr(module, "_request", interrupted)
+    server.answers += [says(200, {"a": 1})]
+    assert service.json(Call("POST", "/v1/x")) == {"a": 1}
+    assert (len(made), len(server.seen)) == (2, 1)
