@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from .http.problems import Problem, ProblemCode
+from .places import Places
 
 # Of all sandboxes together, but for what the limit of descriptors allows: each takes three.
 MOST_TOGETHER = 8192
@@ -41,19 +42,24 @@ def reason_of(text: str) -> str:
 
 @dataclass(eq=False, slots=True)
 class OpenConnection:
-    """One of them; ``end`` may be called more than once. One that ``is_request`` ends by itself, which is waited for."""
+    """One of them, to a sandbox of ``tenant``; ``end`` may be called more than once.
+
+    One that ``is_request`` ends by itself, which is waited for.
+    """
 
     sandbox: str
+    tenant: str
     key: str | None
     end: Callable[[Ending], object]
     is_request: bool = False
 
 
 class OpenConnections:
-    """All of them. ``most`` is how many one sandbox may have, ``most_together`` all of them."""
+    """All of them. ``most`` is how many one sandbox may have; a tenant has no more than it leaves for others."""
 
     def __init__(self, most: int) -> None:
-        self._most, self.most_together = most, MOST_TOGETHER
+        self._most = most
+        self.tenants = Places(MOST_TOGETHER, MOST_TOGETHER)
         self._all: set[OpenConnection] = set()
         self._of_sandbox: dict[str, int] = {}
 
@@ -62,22 +68,17 @@ class OpenConnections:
         """Have the connection be one of them during the block. Raises Problem if there are too many."""
         sandbox = connection.sandbox
         count = self._of_sandbox.get(sandbox, 0)
-        if count >= self._most or len(self._all) >= self.most_together:
-            own = count >= self._most
-            raise Problem(
-                429 if own else 503,
-                ProblemCode.too_many_connections,
-                f"There are already {count if own else len(self._all)} connections to {'this sandbox' if own else 'sandboxes'}.",
-                "Close some of them, then try again.",
-                retryable=True,
-                headers={"Retry-After": "1"},
-            )
+        if count >= self._most:
+            raise _too_many(count, "this sandbox")
+        if not self.tenants.take(connection.tenant):
+            raise _too_many(self.tenants.of(connection.tenant), "sandboxes of this tenant, and the service has no more for it now")
         self._all.add(connection)
         self._of_sandbox[sandbox] = count + 1
         try:
             yield
         finally:
             self._all.discard(connection)
+            self.tenants.give_back(connection.tenant)
             if (left := self._of_sandbox[sandbox] - 1) > 0:
                 self._of_sandbox[sandbox] = left
             else:
@@ -105,3 +106,14 @@ class OpenConnections:
         while self._all and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
         self.end(RESTART)
+
+
+def _too_many(count: int, where: str) -> Problem:
+    return Problem(
+        429,
+        ProblemCode.too_many_connections,
+        f"There are already {count} connections to {where}.",
+        "Close some of them, then try again.",
+        retryable=True,
+        headers={"Retry-After": "1"},
+    )

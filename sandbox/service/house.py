@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -16,13 +17,18 @@ from .http.body_room import BodyRoom
 from .http.hosts import Hosts
 from .http.problems import Problem, ProblemCode
 from .keys import DEFAULT_TENANT, Caller, Keys, Scope, check_scope
+from .listener import client_network
 from .operators.facts import note
 from .operators.observation import Observation
+from .places import Places
 from .ports.tokens import PortTokens
 from .settings import Settings
 from .store.database import Database
 from .tenants.metering import visit_of
 from .tenants.tenants import Tenants
+
+# As many as there may be connections: each has one request at a time.
+MOST_REQUESTS = 10_000
 
 
 @dataclass(slots=True)
@@ -42,11 +48,23 @@ class House:
     hosts: Hosts = field(init=False)
     connections: OpenConnections = field(init=False)
     tokens: PortTokens = field(init=False)
+    clients: Places = field(init=False)
+    """Of requests under way, by the addresses of clients behind proxies; the listener counts the connections of others."""
+    callers: Places = field(init=False)
+    """Of requests under way, by keys."""
 
     def __post_init__(self) -> None:
         self.hosts = Hosts(self.settings)
         self.connections = OpenConnections(self.settings.sandbox_connections)
         self.tokens = PortTokens(self.settings.data)
+        self.clients = Places(MOST_REQUESTS, self.settings.address_connections)
+        self.callers = Places(MOST_REQUESTS, self.settings.key_connections)
+
+    def client_place(self, address: str) -> AbstractContextManager[None]:
+        """Count a request of a client during the block, if it came through a proxy. Raises Problem if it has too many."""
+        if not self.settings.behind_proxy:
+            return nullcontext()
+        return self.clients.held(client_network(address), f"The client {address:.60}")
 
 
 def house_of(request: HTTPConnection) -> House:
@@ -64,7 +82,7 @@ def caller_of(request: HTTPConnection) -> Caller:
     house = house_of(request)
     caller = house.keys.caller(key or None, address)
     note(request.scope, caller=caller)
-    visit_of(request.scope).enter(house.tenants.find(caller.tenant), house.tenants.ledger)
+    visit_of(request.scope).enter(house.tenants.find(caller.tenant), house.tenants.ledger, house.callers, caller.key)
     return caller
 
 

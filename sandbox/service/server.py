@@ -15,21 +15,21 @@ from typing import Any, cast
 
 import uvicorn
 
-from sandbox.errors import ErrorCode, SandboxError
-
 from .app import make_app, make_house
 from .connections import MOST_TOGETHER
 from .folder import own_folder
-from .house import House
-from .http.connections import CONNECTIONS, Connection
+from .house import MOST_REQUESTS, House
+from .http.connections import Connection
 from .http.heads import HEAD_BYTES
 from .keys import first_key
+from .listener import listen
 from .operators.exporting import exporting
 from .operators.logs import log_event, logging_to
 from .operators.metrics_listener import MetricsListener
 from .operators.systemd import notify
 from .operators.tracing import Tracing
 from .operators.versions import check_guests
+from .places import Places
 from .ports.proxy import ignore_cut_responses
 from .ports.upgrades import Upgrades
 from .settings import Settings, read_address
@@ -37,6 +37,8 @@ from .store.database import STORE, Database
 
 log = logging.getLogger(__name__)
 
+# Of the listener for /metrics.
+METRICS_CONNECTIONS = 64
 # How often a service that ends with its last sandbox looks, and the states that it waits for.
 LOOK_SECONDS = 0.5
 LIVING = ("creating", "running", "paused", "deleting")
@@ -54,13 +56,16 @@ def _serve(settings: Settings, started: Callable[[str, Path | None], None], trac
     lock = own_folder(settings.data)
     try:
         descriptors = _raised_descriptor_limit()
-        Connection.most = min(CONNECTIONS, descriptors // 2)
         check_guests(settings.data / STORE)
         database = Database(settings.data / STORE)
         house = make_house(settings, database, tracing)
-        house.connections.most_together = min(MOST_TOGETHER, descriptors // 8)
-        listener = _listen(settings.host, settings.port)
-        metrics = None if settings.metrics_listen is None else _listen(*read_address(settings.metrics_listen))
+        house.connections.tenants = Places(together := min(MOST_TOGETHER, descriptors // 8), together)
+        # With more of them, or half as many as the process may have descriptors, a new one is answered 503.
+        places = Places(min(MOST_REQUESTS, descriptors // 2), settings.address_connections)
+        listener = listen(settings.host, settings.port, places, settings.behind_proxy)
+        metrics = None
+        if settings.metrics_listen is not None:
+            metrics = listen(*read_address(settings.metrics_listen), Places(METRICS_CONNECTIONS, METRICS_CONNECTIONS))
         house.fleet.ceilings.own_ports = frozenset(each.getsockname()[1] for each in (listener, metrics) if each is not None)
         logging.getLogger("uvicorn.error").addFilter(ignore_cut_responses)
         config = uvicorn.Config(
@@ -76,7 +81,7 @@ def _serve(settings: Settings, started: Callable[[str, Path | None], None], trac
             ws=cast("Any", partial(Upgrades, house)),
             ws_max_size=FRAME_BYTES,
             ws_per_message_deflate=False,
-            http=Connection,
+            http=type("ServedConnection", (Connection,), {"listener": listener}),
             h11_max_incomplete_event_size=HEAD_BYTES,
         )
         beside = None if metrics is None else MetricsListener(house.observation.metrics, metrics)
@@ -134,22 +139,6 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self._metrics is not None:
             await self._metrics.close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, so that asyncio sets TCP_NODELAY
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
-    except OSError as error:
-        made.close()
-        raise SandboxError(
-            ErrorCode.setup_failed,
-            f"The service cannot listen on {host}:{port}: {error.strerror or error}.",
-            "Give another address or port: --host and --port, or --metrics-listen.",
-        ) from error
-    return made
 
 
 def _raised_descriptor_limit() -> int:

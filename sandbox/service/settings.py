@@ -88,6 +88,10 @@ class Settings(BaseSettings):
     allowed_hosts: Words = Field((), description="Further names of the service; *.NAME for all names below one.")
     allowed_origins: Words = Field((), description="Origins of other pages that may open WebSockets.")
     sandbox_connections: int = Field(128, ge=1, le=256, description="Most connections to ports and terminals of one sandbox.")
+    address_connections: int = Field(
+        2000, ge=1, description="Most connections of one address; behind proxies, requests under way of one client."
+    )
+    key_connections: int = Field(1500, ge=1, description="Most requests, streams and connections under way of one key.")
     body_bytes: int = Field(64 * MIB, ge=1024, description="Largest JSON body of a request.")
     open_networks: Words = Field((), description="Addresses and networks that are not public, and that tenants may reach.")
     closed_hosts: Words = Field((), description="Hosts, addresses and ports that no tenant may reach, as in *:25.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h11
 from h11._readers import ContentLengthReader
@@ -17,6 +17,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from .heads import HEAD_BYTES
 from .problems import Problem, ProblemCode
 from .reading import new_request_id
+
+if TYPE_CHECKING:
+    from sandbox.service.listener import Listener  # which answers with problems
 
 # From the start of a connection, or the first byte of a later request, to the end of the request's head.
 HEAD_SECONDS = 15.0
@@ -28,8 +31,6 @@ DROP_SECONDS = 2.0
 DROP_BYTES = 16 << 20
 # Of a body, what may wait for the application: asyncio reads 256 KiB at once.
 BODY_BYTES = 256 << 10
-# With more of them, or half as many as the process may have descriptors, a new one is answered 503.
-CONNECTIONS = 10_000
 # A client whose host has vanished says nothing any more.
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -42,12 +43,12 @@ _KEEPALIVE = (
 
 
 class Connection(H11Protocol):
-    """One connection. The numbers belong to the class, so that tests can have others."""
+    """One connection. The numbers belong to the class, so that tests can have others. ``listener`` is where it was accepted."""
 
     head_seconds = HEAD_SECONDS
     take_seconds = TAKE_SECONDS
     drop_seconds = DROP_SECONDS
-    most = CONNECTIONS
+    listener: Listener | None = None
     _refused = False
     _dropped = 0
     # Runs while a request's head, or the rest of a body that is dropped, is awaited.
@@ -60,8 +61,9 @@ class Connection(H11Protocol):
         if (own := transport.get_extra_info("socket")) is not None:
             for level, name, value in _KEEPALIVE:
                 own.setsockopt(level, name, value)
-        if len(self.connections) > self.most:
-            self._refuse(_too_many(self.most))
+        problem = None if own is None or self.listener is None else self.listener.refusal(own.fileno())
+        if problem is not None:
+            self._refuse(problem)
         else:
             self._await_head()
 
@@ -133,6 +135,15 @@ class Connection(H11Protocol):
             )
         )
 
+    def shutdown(self) -> None:
+        """End when the answer that is under way was written, at once if there is none.
+
+        A client of TLS has to agree to the end, and one that is idle may not do so for 30 s: it is told, and not waited for.
+        """
+        super().shutdown()
+        if self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            self.loop.call_soon(self.transport.abort)
+
     def _set_timer(self) -> None:
         theirs, ours = self.conn.their_state, self.conn.our_state
         if self not in self.connections or self.transport.is_closing():  # it is that of a WebSocket now, or over
@@ -194,15 +205,4 @@ def _late(seconds: float) -> Problem:
         f"The head of the request did not arrive within {seconds:g} s.",
         "Connect again, and send the request at once.",
         retryable=True,
-    )
-
-
-def _too_many(most: int) -> Problem:
-    return Problem(
-        503,
-        ProblemCode.too_many_connections,
-        f"The service already has {most} connections.",
-        "Close unused connections, and connect again later.",
-        retryable=True,
-        headers={"Retry-After": "5"},
     )

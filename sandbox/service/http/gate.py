@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandbox.service.house import House
@@ -29,6 +31,15 @@ class Gate:
             await self._app(scope, receive, send)
             return
         house: House = scope["app"].state.house
+        with ExitStack() as held:
+            try:
+                held.enter_context(house.client_place((scope.get("client") or ("", 0))[0]))
+            except Problem as problem:
+                await _refuse(problem, scope, receive, send)
+                return
+            await self._pass(house, scope, receive, send)
+
+    async def _pass(self, house: House, scope: Scope, receive: Receive, send: Send) -> None:
         make_relative(scope)
         unframed = framing_problem(scope.get("raw_path") or b"", scope["headers"])
         if unframed is not None:
@@ -44,11 +55,15 @@ class Gate:
         try:
             _check(house, scope, text, host)
         except Problem as problem:
-            ident = new_request_id()
-            note(scope, code=problem.code.value, request_id=ident)
-            await problem.response(ident)(scope, receive, send)
+            await _refuse(problem, scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+
+async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
+    ident = new_request_id()
+    note(scope, code=problem.code.value, request_id=ident)
+    await problem.response(ident)(scope, receive, send)
 
 
 def _check(house: House, scope: Scope, text: str | None, host: Host | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from sandbox.environment.sandboxed import SandboxedEnvironment
@@ -59,6 +60,13 @@ def account_of(house: House, admission: Admission) -> Account:
     if (over := account.transfer(0)) is not None:
         raise over
     return account
+
+
+def key_place(house: House, admission: Admission) -> AbstractContextManager[None]:
+    """Count a request for its key during the block; a public port has none. Raises Problem if the key has too many."""
+    if admission.key.startswith(PUBLIC):
+        return nullcontext()
+    return house.callers.held(admission.key, "This key")
 
 
 def public_key(port: int) -> str:

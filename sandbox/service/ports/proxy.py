@@ -21,7 +21,7 @@ from sandbox.service.http.reading import new_request_id
 from sandbox.service.operators.facts import PORT_ROUTE as ROUTE
 from sandbox.service.operators.facts import note
 
-from .access import READ_BYTES, Admission, PortRequest, account_of, admit, connect
+from .access import READ_BYTES, Admission, PortRequest, account_of, admit, connect, key_place
 from .headers import COOKIE, request_headers, response_headers, text_of, without_token
 
 log = logging.getLogger(__name__)
@@ -95,9 +95,10 @@ async def _answered(house: House, request: PortRequest, receive: Receive, send: 
             raise over
         await send(message)
 
-    with house.connections.open(
-        OpenConnection(request.name.sandbox, admission.key, lambda _: exchange.cancel(), is_request=True)
-    ):
+    connection = OpenConnection(
+        request.name.sandbox, account.id, admission.key, lambda _: exchange.cancel(), is_request=True
+    )
+    with key_place(house, admission), house.connections.open(connection):
         # A task of its own: it can be ended without ending the server's.
         exchange = asyncio.ensure_future(_exchanged(request, admission, counted_receive, tracked_send))
         try:

@@ -24,7 +24,7 @@ from sandbox.service.http.hosts import Host, PortName, parse_host, parse_port_na
 from sandbox.service.http.problems import Problem, ProblemCode, draining, problem_of
 from sandbox.service.tenants.account import Account
 
-from .access import READ_BYTES, PortRequest, account_of, admit, connect
+from .access import READ_BYTES, PortRequest, account_of, admit, connect, key_place
 from .headers import request_headers, response_headers, text_of, without_token
 from .proxy import CLOSE_SECONDS, HEAD_BYTES, close_soon, refusal
 
@@ -166,8 +166,14 @@ class Passage:
             raise Problem(400, ProblemCode.invalid_query, "A request for a WebSocket cannot have a body.", "Leave it out.")
         admission = admit(self._house, request)
         account = account_of(self._house, admission)
-        connection = OpenConnection(request.name.sandbox, admission.key, lambda _: self._writer.transport.abort())
-        with self._house.connections.open(connection):
+        connection = OpenConnection(
+            request.name.sandbox, account.id, admission.key, lambda _: self._writer.transport.abort()
+        )
+        with (
+            self._house.client_place(request.client),
+            key_place(self._house, admission),
+            self._house.connections.open(connection),
+        ):
             stream = await connect(admission.live, request.name.port)
             try:
                 await self._pass(stream, request, account)

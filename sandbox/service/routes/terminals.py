@@ -86,7 +86,7 @@ async def terminal(websocket: WebSocket, caller: User, sandbox_id: str) -> None:
     house = house_of(websocket)
     live = sandbox_of(websocket, caller, sandbox_id)
     wire = Socket(websocket)
-    with house.connections.open(OpenConnection(sandbox_id, caller.key, wire.end)):
+    with house.connections.open(OpenConnection(sandbox_id, caller.tenant, caller.key, wire.end)):
         await live.ready()
         await wire.accept()
         talk = Conversation(wire, live)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sandbox.service.places import Places
 
 from .account import Account
 from .ledger import Ledger
@@ -19,19 +22,25 @@ class Visit:
 
     account: Account | None = None
     ledger: Ledger | None = None
+    _held: ExitStack | None = None
     grow_up: Callable[[], None] | None = None
     """Ends what ``Pace.enter`` has begun."""
 
-    def enter(self, account: Account, ledger: Ledger) -> None:
-        """Count the request for a tenant, once. Raises Problem if that is one too many."""
-        if self.account is None:
+    def enter(self, account: Account, ledger: Ledger, keys: Places, key: str) -> None:
+        """Count the request for a tenant and its key, once. Raises Problem if that is one too many."""
+        if self.account is not None:
+            return
+        with ExitStack() as held:
+            held.enter_context(keys.held(key, "This key"))
             account.enter()
-            self.account, self.ledger = account, ledger
+            self.account, self.ledger, self._held = account, ledger, held.pop_all()
 
     def leave(self) -> None:
         """Count that the request has ended."""
         if self.account is not None:
             self.account.leave()
+        if self._held is not None:
+            self._held.close()
         if self.grow_up is not None:
             self.grow_up()
 

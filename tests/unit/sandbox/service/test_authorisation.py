@@ -280,13 +280,13 @@ def test_open_connections_end_with_a_key_that_the_operator_revokes_and_with_its_
             operator = {"X-API-Key": service.keys[f"{DEFAULT_TENANT} admin"]}
             first, second = service.house.keys.of(OTHER)[:2]
             ended: list[str] = []
-            opened = [OpenConnection(FOREIGN, each.id, lambda _, who=each.id: ended.append(who)) for each in (first, second)]  # type: ignore[misc]
+            opened = [OpenConnection(FOREIGN, "t", each.id, lambda _, who=each.id: ended.append(who)) for each in (first, second)]  # type: ignore[misc]
             with service.house.connections.open(opened[0]), service.house.connections.open(opened[1]):
                 await service.ask("DELETE", f"/v1/tenants/{OTHER}/keys/{first.id}", operator)
                 assert ended == [first.id]
                 await service.house.tenants.create("third", "", {}, {})
                 _, third = await service.house.keys.make("third", "", Scope.use)
-                with service.house.connections.open(OpenConnection(FOREIGN, third.id, lambda _: ended.append(third.id))):
+                with service.house.connections.open(OpenConnection(FOREIGN, "t", third.id, lambda _: ended.append(third.id))):
                     assert (await service.ask("DELETE", "/v1/tenants/third", operator)).status_code == 204
                 assert ended == [first.id, third.id]
 

@@ -23,6 +23,8 @@ from sandbox.service.http import connections, slow_bodies
 from sandbox.service.http.connections import Connection
 from sandbox.service.http.heads import HEAD_BYTES
 from sandbox.service.keys import DEFAULT_TENANT, Scope
+from sandbox.service.listener import listen
+from sandbox.service.places import Places
 from sandbox.service.settings import read_settings
 from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
@@ -32,7 +34,8 @@ from tests.integration.observing import eventually
 SANDBOX = "a" * 20
 PATIENCE_SECONDS = 20.0
 # Shorter than those of a service, so that the tests are quick.
-HEAD_SECONDS, BODY_SECONDS, TAKE_SECONDS, MOST = 0.5, 0.5, 0.5, 30
+HEAD_SECONDS, BODY_SECONDS, TAKE_SECONDS, MOST = 0.5, 0.5, 0.5, 60
+MOST_OF_ADDRESS = 25
 
 
 @dataclass
@@ -93,7 +96,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         patched.setattr(Connection, "head_seconds", HEAD_SECONDS)
         patched.setattr(Connection, "take_seconds", TAKE_SECONDS)
         patched.setattr(Connection, "drop_seconds", 0.2)
-        patched.setattr(Connection, "most", MOST)
         patched.setattr(slow_bodies.TimedBody, "wait_seconds", BODY_SECONDS)
         with _running(folder) as made:
             yield made
@@ -103,9 +105,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def _running(folder: Path) -> Iterator[Served]:
     database = Database(folder / "db")
     house = make_house(read_settings({"data": folder, "body_bytes": 4 << 20}), database)
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = listen("127.0.0.1", 0, Places(MOST, MOST_OF_ADDRESS))
     config = uvicorn.Config(
-        make_app(house), log_config=None, access_log=False, http=Connection, h11_max_incomplete_event_size=HEAD_BYTES
+        make_app(house),
+        log_config=None,
+        access_log=False,
+        http=type("Bounded", (Connection,), {"listener": listener}),
+        h11_max_incomplete_event_size=HEAD_BYTES,
     )
     server = uvicorn.Server(config)
     keys: list[str] = []
@@ -332,14 +338,18 @@ def test_requests_one_after_another_without_waiting(served: Served) -> None:
     assert statuses == [b"200"] * 20 + [b"404"]
 
 
-def test_one_connection_too_many_is_refused(served: Served) -> None:
+def test_an_address_leaves_connections_for_others(served: Served) -> None:
     with contextlib.ExitStack() as open_ones:
-        answers = [first_answer(open_ones.enter_context(served.connected())) for _ in ()]
-        peers = [open_ones.enter_context(served.connected()) for _ in range(MOST + 5)]
+        peers = [open_ones.enter_context(served.connected()) for _ in range(MOST_OF_ADDRESS + 5)]
         answers = [first_answer(peer) for peer in peers[-3:]]
-        assert [(status, (problem or {}).get("code")) for status, problem in answers] == [(503, "too_many_connections")] * 3
-    threading.Event().wait(HEAD_SECONDS)
-    assert served.is_alive()
+        assert [(status, (problem or {}).get("code")) for status, problem in answers] == [(429, "too_many_connections")] * 3
+        assert f"127.0.0.1 already has {MOST_OF_ADDRESS} " in (answers[0][1] or {})["detail"]
+        other = open_ones.enter_context(
+            socket.create_connection(("127.0.0.1", served.port), PATIENCE_SECONDS, source_address=("127.0.0.2", 0))
+        )
+        other.sendall(served.request("GET /v1/whoami"))
+        assert first_answer(other)[0] == 200
+    assert eventually(served.is_alive)
 
 
 def test_the_numbers_of_a_service() -> None:
