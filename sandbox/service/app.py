@@ -22,7 +22,7 @@ from .fleet.broadcast import Broadcast
 from .fleet.fleet import Fleet
 from .house import House
 from .http.gate import Gate
-from .http.heads import header_problem, path_problem
+from .http.heads import answer_head, header_problem, path_problem
 from .http.problems import Problem, ProblemCode, draining, not_allowed, problem_of
 from .http.reading import is_request_id, new_request_id
 from .http.route_table import methods_of
@@ -170,7 +170,10 @@ class Entrance:
             await self._app(scope, receive, send_with_id)
         else:
             timed = TimedBody(receive, send_with_id)
-            await self._app(scope, timed.receive, timed.send)
+            if scope["method"] == "HEAD":
+                await answer_head(self._app, scope, timed.receive, timed.send)
+            else:
+                await self._app(scope, timed.receive, timed.send)
 
 
 def _answer(request: Request, problem: Problem) -> Response:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_to_bytes
 
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .problems import Problem, ProblemCode
 
@@ -39,6 +39,27 @@ def make_relative(scope: Scope) -> None:
     scope["path"] = unquote_to_bytes(scope["raw_path"]).decode("utf-8", "replace")
     rest = [(name, value) for name, value in scope["headers"] if name != b"host"]
     scope["headers"] = [(b"host", found[1]), *rest]
+
+
+async def answer_head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer HEAD with what ``app`` answers to GET, without its body. To the app, the client leaves when it has the head."""
+    inner, answered = {**scope, "method": "GET"}, False
+
+    async def receive_until_answered() -> Message:
+        return {"type": "http.disconnect"} if answered else await receive()
+
+    async def send_head(message: Message) -> None:
+        nonlocal answered
+        if message["type"] == "http.response.start":
+            answered = True
+            await send(message)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    try:
+        await app(inner, receive_until_answered, send_head)
+    finally:
+        for name, value in inner.items():  # the route that was found, for the log
+            scope.setdefault(name, value)
 
 
 def path_problem(path: bytes) -> Problem | None:

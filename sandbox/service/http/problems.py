@@ -17,6 +17,8 @@ from sandbox.network.ceiling import CeilingError
 __all__ = ["Problem", "ProblemCode", "draining", "problem_of"]
 
 MEDIA_TYPE = "application/problem+json"
+# The type of a problem is a reference relative to the service, which answers there what the code means.
+TYPES = "/problems/"
 
 
 class Problem(Exception):  # noqa: N818  # RFC 9457 calls it so
@@ -40,7 +42,7 @@ class Problem(Exception):  # noqa: N818  # RFC 9457 calls it so
     def response(self, request_id: str) -> Response:
         """Return the problem as a response to the request with that id."""
         data = {
-            "type": f"about:blank#{self.code.value}",
+            "type": f"{TYPES}{self.code.value}",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,

@@ -30,10 +30,10 @@ def _flat(routes: Iterable[Any]) -> Iterator[APIRoute | APIWebSocketRoute]:
 
 
 def methods_of(app: FastAPI, path: str, operations: Iterable[str]) -> list[str]:
-    """Return the methods of a path; that of all operations has its only for those there are."""
+    """Return the methods of a path, with HEAD where GET is; that of all operations has its only for those there are."""
     found: set[str] = set()
     for route in routes_of(app):
         match = route.path_regex.match(path)
         if match is not None and match.groupdict().get("operation", None) in (None, *operations):
             found |= set(route.methods or ())
-    return sorted(found)
+    return sorted(found | ({"HEAD"} if "GET" in found else set()))

@@ -267,10 +267,19 @@ class WrongField(BaseModel):
     problem: str
 
 
+class ProblemType(BaseModel):
+    """What the code of a problem means."""
+
+    code: str
+    meaning: str
+
+
 class ProblemDetails(BaseModel):
     """What the HTTP layer refuses (RFC 9457). ``retryable``: the same request can help later."""
 
-    type: str
+    type: str = Field(
+        pattern="^/problems/[a-z0-9_]+$", description="A reference to what the code means, relative to the service."
+    )
     title: str
     status: int
     detail: str

@@ -74,6 +74,7 @@ PATHS: Mapping[str, tuple[str, str, str]] = {
     "tenant_id": ("^[a-z0-9][a-z0-9_-]{0,62}$", "Id of a tenant.", "acme"),
     "key_id": ("^k[0-9a-f]{16}$", "Id of a key.", "k0123456789abcdef"),
     "secret_name": ("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", "Name of a secret.", "deploy"),
+    "code": ("^[a-z0-9_]{1,40}$", "Code of a problem.", "quota_exceeded"),
     "port": (_PORT, "Number of a port.", "8000"),
     "request_id": ("^[A-Za-z0-9._-]{1,64}$", "Id of a request.", "r05b629c835ac5c8bda155cc5"),
 }

@@ -94,6 +94,9 @@ ROUTES: dict[tuple[str, str], Described] = {
     ("GET", "/healthz"): Described("healthz", {200: _json("The process answers.", answers.Health)}),
     ("GET", "/readyz"): Described("readyz", {200: _json("Requests are taken.", answers.Health)}, problems=(503,)),
     ("GET", "/openapi.json"): Described("openapi", {200: _json("This document.", {"type": "object"})}),
+    ("GET", "/problems/{code}"): Described(
+        "problem_type", {200: _json("What the code means.", answers.ProblemType)}, problems=(404,)
+    ),
     ("GET", "/metrics"): Described("metrics", {200: Answer("Numbers for Prometheus.", {METRICS: {"type": "string"}})}),
     ("GET", "/v1/audit"): Described(
         "list_audit",

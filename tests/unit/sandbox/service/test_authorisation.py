@@ -57,7 +57,7 @@ class Service:
 
     async def send(self, request: RouteRequest, key: str | None, **ids: str) -> httpx.Response:
         """Send a request with these ids."""
-        target = request.target.format(**{"port": "8000", "request_id": "r1", "secret_name": "TOKEN", **ids})
+        target = request.target.format(**{"port": "8000", "code": "no_space", "request_id": "r1", "secret_name": "TOKEN", **ids})
         headers = {} if key is None else {"X-API-Key": key}
         return await self.ask(request.method, target, headers, request.body)
 

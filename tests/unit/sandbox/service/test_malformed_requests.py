@@ -338,6 +338,37 @@ def test_requests_one_after_another_without_waiting(served: Served) -> None:
     assert statuses == [b"200"] * 20 + [b"404"]
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/v1/whoami", "/v1/sandboxes", "/v1/none", "/v1/events"])
+def test_head_is_get_without_its_body(served: Served, path: str) -> None:
+    """Also that of a stream without an end: the next request on the connection is answered."""
+    with served.connected() as peer:
+        peer.sendall(served.request(f"HEAD {path}") + served.request("GET /v1/none", "Connection: close"))
+        data = b""
+        while more := peer.recv(1 << 16):
+            data += more
+    head, _, rest = data.partition(b"\r\n\r\n")
+    assert rest.startswith(b"HTTP/1.1 404 ")  # nothing between both
+    if path != "/v1/events":
+        whole = served.say(served.request(f"GET {path}"))
+        assert int(head.split()[1]) == whole[0]
+        assert re.search(rb"content-length: [1-9]", head)
+    else:
+        assert b"text/event-stream" in head
+
+
+def test_head_is_refused_where_get_is_not_there(served: Served) -> None:
+    with served.connected() as peer:
+        peer.sendall(served.request("HEAD /v1/sandboxes/x/pause"))
+        answer = peer.recv(1 << 16)
+    assert answer.startswith(b"HTTP/1.1 405 ")
+    assert re.search(rb"allow: POST\r\n", answer, re.IGNORECASE)
+    status, problem = served.say(served.request("DELETE /v1/whoami"))
+    assert (status, (problem or {})["type"]) == (405, "/problems/method_not_allowed")
+    status, meaning = served.say(b"GET /problems/method_not_allowed HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (status, meaning) == (200, {"code": "method_not_allowed", "meaning": "the route has other methods"})
+    assert served.say(b"GET /problems/none HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 404
+
+
 def test_an_address_leaves_connections_for_others(served: Served) -> None:
     with contextlib.ExitStack() as open_ones:
         peers = [open_ones.enter_context(served.connected()) for _ in range(MOST_OF_ADDRESS + 5)]

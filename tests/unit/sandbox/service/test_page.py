@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
+from sandbox.errors import ErrorCode
 from sandbox.service import house
 from sandbox.service.app import make_app, make_house
 from sandbox.service.http.bodies import CreateSandbox, read_body
 from sandbox.service.http.problems import ProblemCode
+from sandbox.service.openapi.meanings import OF_HTTP, OF_SANDBOXES
 from sandbox.service.operators.audit import entry_data
 from sandbox.service.settings import Settings, read_settings
 from sandbox.service.store.audit import COLUMNS, AuditEntry
@@ -22,6 +24,7 @@ from sandbox.service.store.database import Database
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs/http.md").read_text(encoding="utf-8")
 RECIPE = (ROOT / "docs/how-to/run-a-service.md").read_text(encoding="utf-8")
+CODES = (ROOT / "docs/reference/codes.md").read_text(encoding="utf-8")
 SCOPES = {house.reader: "read", house.user: "use", house.manager: "manage", house.admin: "admin", house.operator: "operator"}
 
 
@@ -51,12 +54,25 @@ def test_every_route_is_on_the_page_with_its_scope(routes: list[APIRoute | APIWe
         needed = [SCOPES[each.call] for each in route.dependant.dependencies if each.call in SCOPES]
         known |= {(method, route.path): needed[0] if needed else "none" for method in getattr(route, "methods", None) or ("WS",)}
     assert known == shown
-    assert [path for (_, path), scope in known.items() if scope == "none"] == ["/healthz", "/readyz", "/openapi.json"]
+    assert [path for (_, path), scope in known.items() if scope == "none"] == [
+        *("/healthz", "/readyz", "/openapi.json", "/problems/{code}")
+    ]
 
 
 def test_every_code_is_on_the_page() -> None:
     rows = re.findall(r"^\| `(\w+)` \| \d+(?:, \d+)* \|", PAGE, re.MULTILINE)
     assert sorted(rows) == sorted(code.value for code in ProblemCode)
+
+
+def test_the_type_of_each_problem_leads_to_what_the_pages_say_of_its_code() -> None:
+    of_http = dict(re.findall(r"^\| `(\w+)` \| \d+(?:, \d+)* \| (.*) \|$", PAGE, re.MULTILINE))
+    of_sandboxes = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", CODES, re.MULTILINE))
+    assert {code: _plain(text) for code, text in of_http.items()} == OF_HTTP
+    assert {code.value: _plain(of_sandboxes[code.value]) for code in ErrorCode} == OF_SANDBOXES
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text).replace("`", "")
 
 
 def test_the_examples_are_valid(tmp_path: Path) -> None:
