@@ -55,6 +55,29 @@ def engine_problem() -> str | None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share an engine, a service or a sandbox go to one worker: each worker would start its own of them.
+
+    The group is the module of a fixture for a module, or a fixture for the whole run. xdist begins with the largest groups.
+    """
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and (group := shared_by(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def shared_by(item: pytest.Item) -> str | None:
+    """Return a name for what the test shares with others, or None. Fixtures of pytest and of plugins do not count."""
+    if not isinstance(item, pytest.Function):
+        return None
+    named = item._fixtureinfo.name2fixturedefs
+    ours = [named[name][-1] for name in item.fixturenames if name in named and named[name][-1].baseid]
+    for each in ours:
+        if each.scope == "session" and each.argname != nothing_is_left.__name__:
+            return each.argname
+    return item.nodeid.partition("::")[0] if any(each.scope == "module" for each in ours) else None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests marked ``engine`` are skipped without one, or fail where GAMEBOX_REQUIRE_ENGINE is 1."""
     if item.get_closest_marker("engine") is None:

@@ -12,14 +12,6 @@ from sandbox.docker.engine.client import connect
 from .own_engine import OwnEngine, in_use, need_loop_devices, started
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests on the shared engine go to one worker: each worker would start an engine of its own."""
-    for item in items:
-        if "_shared_engine" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("own engine"))
-
-
 @pytest.fixture(scope="module")
 def client() -> Iterator[docker.DockerClient]:
     """A client of the engine that sandboxes are made on."""
