@@ -115,6 +115,8 @@ class Limits:
     def _check_floors(self) -> None:
         if self.memory_bytes < 32 * MIB:
             _refuse("memory_bytes", self.memory_bytes, "the guest needs at least 33554432 (32 MiB)")
+        if self.cpus < 0.01:
+            _refuse("cpus", self.cpus, "an engine gives at least 0.01")
         if self.pids < 16:
             _refuse("pids", self.pids, "the guest needs at least 16")
         if self.network_connections > 256:
@@ -129,7 +131,8 @@ class Limits:
             _refuse("disk", self.disk, 'it must be "auto", "hard" or "memory"')
         in_memory = self.bytes_in_memory
         if in_memory > self.memory_bytes * WRITABLE_SHARE_OF_MEMORY:
-            name = "disk_bytes" if self.disk_in_memory and self.disk_bytes is not None else "tmp_bytes"
+            places = ["tmp_bytes", "shm_bytes", *(["disk_bytes"] if self.disk_in_memory else [])]
+            name = max(places, key=lambda each: getattr(self, each) or 0)
             _refuse(
                 name,
                 getattr(self, name),

@@ -13,6 +13,7 @@ from typing import Any
 
 import docker
 import docker.errors
+import tenacity
 
 from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.docker.container.arguments import check_runtime
@@ -23,6 +24,7 @@ from sandbox.docker.container.shortcut import take_shortcut
 from sandbox.docker.container.stream import AttachStream
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
+from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.engine.turns import turns
 from sandbox.docker.images.images import ensure_image, image_variables
 from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
@@ -52,6 +54,9 @@ _MOUNT_FAILED = re.compile(r"failed to mount local volume|error while mounting v
 OOM_SECONDS = 0.5
 # How long a busy engine has to wake a sandbox whose pause or resume was interrupted: it would stay paused for good.
 WAKE_SECONDS = 10
+# How long a pause is tried. With cgroup v1, runc gives up and thaws if processes begin and end while it freezes: about one of
+# 100 pauses under load.
+FREEZE_SECONDS = 10.0
 
 
 class DockerBackend:
@@ -118,7 +123,7 @@ class DockerBackend:
 
     def _engine_that_fits(self) -> docker.DockerClient:
         client = connect()
-        fitting.check_memory(client, self._limits)
+        fitting.check_host(client, self._limits)
         if self._spec.runtime is not None:
             check_runtime(client, self._spec.runtime)
         return client
@@ -346,13 +351,16 @@ class DockerBackend:
     def freeze(self) -> None:
         """See ``Backend``. If the engine's answer is not heard, because of a Ctrl-C for one, that is undone."""
         try:
-            with translated():
-                connect().api.pause(self._running())
+            retry_engine(FREEZE_SECONDS, tenacity.retry_if_exception(_is_restless))(self._pause)
         except BaseException as error:
             if not isinstance(error.__cause__, docker.errors.APIError):  # else it was refused
                 with contextlib.suppress(SandboxError), translated():
                     connect(WAKE_SECONDS).api.unpause(self._running())
             raise
+
+    def _pause(self) -> None:
+        with translated():
+            connect().api.pause(self._running())
 
     def thaw(self) -> None:
         try:
@@ -381,3 +389,7 @@ class DockerBackend:
             read_only_root=self._profile.read_only_root,
             checkpoints_hold_all=self._profile.read_only_root,
         )
+
+
+def _is_restless(error: BaseException) -> bool:
+    return isinstance(error, SandboxError) and "unable to freeze" in error.message

@@ -103,6 +103,7 @@ class FileState:
     ) -> Envelope[op.ChangesResult]:
         """See ``StateMethods.changes``."""
         check_types("changes", since=(since, str | None), max_changes=(max_changes, int))
+        most = max(0, max_changes)
 
         def work(history: History) -> Success[op.ChangesResult]:
             if since == "last":
@@ -115,9 +116,9 @@ class FileState:
             return Success(
                 op.ChangesResult(
                     since=since or "start",
-                    changes=tuple(map(_changed, listed[: max(0, max_changes)])),
+                    changes=tuple(map(_changed, listed[:most])),
                     **counts,
-                    truncated=len(listed) > max_changes,
+                    truncated=len(listed) > most,
                     summarised=summarised,
                     entries=len(scan.entries),
                     unread=scan.unread,

@@ -54,9 +54,19 @@ def test_more_memory_than_the_host_has() -> None:
     assert caught.value.code is ErrorCode.invalid_limits
     there = connect().info()["MemTotal"]
     assert caught.value.message == f"A memory limit of {size(9999 << 40)} is more than the engine's host has ({size(there)})."
-    assert hint_for("cli", caught.value.hint) == "Lower --memory."
+    assert hint_for("cli", caught.value.hint) == f"Set --memory to at most {there}."
     left = connect().api.containers(all=True, filters={"label": f"{SANDBOX_LABEL}={env.backend.name}"})
     assert left == []
+
+
+@pytest.mark.parametrize("cpus", [9999.0, 2.0**62])
+def test_more_processors_than_the_host_has(cpus: float) -> None:
+    with pytest.raises(SandboxError) as caught:
+        DockerEnvironment(limits=Limits(cpus=cpus)).start()
+    there = connect().info()["NCPU"]
+    assert (caught.value.code, caught.value.retryable) == (ErrorCode.invalid_limits, False)
+    assert caught.value.message == f"A limit of {cpus:g} processors is more than the engine's host has ({there})."
+    assert hint_for("cli", caught.value.hint) == f"Set --cpus to at most {there}."
 
 
 @pytest.mark.parametrize("image", ["", "  "])

@@ -25,6 +25,7 @@ OVERRIDES = {
 }
 SECONDS, LIFE_SECONDS = 0.5, 600
 MOST_CREATIONS = 4
+MOST_SAID = 4096
 # Statuses of the override "meaning", and the codes which say that it was the form after all.
 OF_MEANING = ["2xx", "401", "403", "404", "409", "410", "413", "416", "422", "503"]
 _OF_FORM = ("invalid_json", "invalid_body", "invalid_query", "invalid_request")
@@ -165,8 +166,9 @@ def after_call(context: Any, case: Any, response: Any) -> None:
     name = f"{case.method.upper()} {case.operation.path}"
     if response.status_code < 300:
         _carried_out.add(name)
+    said = response.content[:MOST_SAID].decode(errors="replace") if response.status_code >= 500 else ""
     with _log.open("a") as log:
-        log.write(json.dumps([name, response.status_code]) + "\n")
+        log.write(json.dumps([name, response.status_code, said]) + "\n")
     if response.status_code == 201 and case.operation.path in ("/v1/sandboxes", "/v1/sandboxes/{sandbox_id}/fork"):
         data = response.json()
         for each in data.get("items", [data]):

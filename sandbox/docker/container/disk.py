@@ -271,12 +271,19 @@ def _fit_to_free_space(client: docker.DockerClient, limits: Limits) -> Limits:
 
 def free_bytes(client: docker.DockerClient) -> int | None:
     """Return the free bytes of the engine's disk, or None if this host does not see it."""
+    found = space(client)
+    return None if found is None else found[0]
+
+
+def space(client: docker.DockerClient) -> tuple[int, int] | None:
+    """Return the free bytes of the engine's disk and its size, or None if this host does not see it."""
     if not is_local(client):
         return None
     try:
-        return shutil.disk_usage(_engine_facts(client)["DockerRootDir"]).free
+        found = shutil.disk_usage(_engine_facts(client)["DockerRootDir"])
     except OSError:
         return None
+    return found.free, found.total
 
 
 def _hard_or_refuse(limits: Limits, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Compare what is asked with what the engine has: the workspace with its disk, the memory limit with the host's memory."""
+"""Compare what is asked with what the engine has: the workspace with its disk, memory and processors with those of its host."""
 
 from __future__ import annotations
 
@@ -39,18 +39,24 @@ def workspace_too_large(folder: Path, room_bytes: int, needed: int | None = None
     )
 
 
-def check_memory(client: docker.DockerClient, limits: Limits) -> None:
-    """Raise SandboxError ``invalid_limits`` for more memory than the engine's host has; the default may always be asked for.
+def check_host(client: docker.DockerClient, limits: Limits) -> None:
+    """Raise SandboxError ``invalid_limits`` for more memory or processors than the engine's host has.
 
-    The engine is asked only where this host has less than that: it is nearly always the same one.
+    The defaults may always be asked for. The engine is asked only where this host has less: it is nearly always the same one.
     """
-    own = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if limits.memory_bytes <= max(own, Limits().memory_bytes):
+    least, memory = Limits(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if limits.memory_bytes <= max(memory, least.memory_bytes) and limits.cpus <= max(os.cpu_count() or 0, least.cpus):
         return
-    there = describe(client).memory_bytes
-    if limits.memory_bytes > max(there, Limits().memory_bytes):
+    there = describe(client)
+    if limits.memory_bytes > max(there.memory_bytes, least.memory_bytes):
         raise SandboxError(
             ErrorCode.invalid_limits,
-            f"A memory limit of {size(limits.memory_bytes)} is more than the engine's host has ({size(there)}).",
-            phrased("Lower {memory}.", memory=limit("memory_bytes")),
+            f"A memory limit of {size(limits.memory_bytes)} is more than the engine's host has ({size(there.memory_bytes)}).",
+            phrased(f"Set {{memory}} to at most {there.memory_bytes}.", memory=limit("memory_bytes")),
+        )
+    if limits.cpus > max(there.cpus, least.cpus):
+        raise SandboxError(
+            ErrorCode.invalid_limits,
+            f"A limit of {limits.cpus:g} processors is more than the engine's host has ({there.cpus}).",
+            phrased(f"Set {{cpus}} to at most {there.cpus}.", cpus=limit("cpus")),
         )

@@ -241,6 +241,13 @@ def _error_in_answer(error: docker.errors.APIError) -> SandboxError:
             f"The engine has no disk space left: {reason}.",
             "Free some on the engine's disk, for example with `docker image prune` and `docker container prune`.",
         )
+    if "runtime pause failed" in lowered:
+        return SandboxError(
+            ErrorCode.engine_error,
+            f"The engine could not pause the container: {reason}.",
+            "Try again: processes that begin and end meanwhile can prevent it.",
+            retryable=True,
+        )
     if any(
         mark in lowered for mark in ("oci runtime", "failed to create shim", "failed to create task", "containerd-shim")
     ):

@@ -18,7 +18,7 @@ from sandbox.service.store.database import Database
 from sandbox.service.store.requests import Creation
 from sandbox.service.store.sandboxes import SandboxRecord
 from sandbox.service.tenants import ceiling as under
-from sandbox.service.tenants.amounts import amounts_of
+from sandbox.service.tenants.amounts import DiskRoom, amounts_of
 from sandbox.service.tenants.rules import Ceiling
 from sandbox.service.tenants.tenants import Tenants
 
@@ -26,24 +26,24 @@ from .creating import NewSandbox, answer_of_first
 from .pools import Pools
 
 # How old the measured free space may be.
-FREE_SECONDS = 1.0
+ROOM_SECONDS = 1.0
 
 
 class Admission:
-    """Lets sandboxes in, none if it ``drains``. ``free_bytes`` measures the engine's disk, None if it cannot be seen."""
+    """Lets sandboxes in, none if it ``drains``. ``room`` measures the engine's disk, None if it cannot be seen."""
 
     def __init__(
         self,
         database: Database,
         tenants: Tenants,
         pools: Pools,
-        free_bytes: Callable[[], Awaitable[int | None]],
+        room: Callable[[], Awaitable[DiskRoom | None]],
         *,
         drains: bool = False,
     ) -> None:
         self._drains = drains
-        self._database, self._tenants, self._pools, self._measure = database, tenants, pools, free_bytes
-        self._free: int | None = None
+        self._database, self._tenants, self._pools, self._measure = database, tenants, pools, room
+        self._room: DiskRoom | None = None
         self._measured_at = 0.0
         self._measuring = asyncio.Lock()
 
@@ -66,7 +66,7 @@ class Admission:
         Raises Problem if it does not fit into a quota of the tenant, or on the host's disk: nothing is reserved then.
         """
         try:
-            self._reserve(tenant, made, await self._free_bytes())
+            self._reserve(tenant, made, await self._disk_room())
         except BaseException as error:
             for each in made:
                 if each.taken is not None:
@@ -88,14 +88,14 @@ class Admission:
         self._give_back(tenant, made)
         return answer_of_first(found, digest, key or "")
 
-    def _reserve(self, tenant: str, made: Sequence[NewSandbox], free: int | None) -> None:
+    def _reserve(self, tenant: str, made: Sequence[NewSandbox], room: DiskRoom | None) -> None:
         if self._drains:
             raise drains_first()
         account = self._tenants.active(tenant)
         account.create(len(made))
         try:
             wanted = {each.record.id: amounts_of(SandboxSpec.from_data(each.record.spec)) for each in made}
-            self._tenants.ledger.reserve(tenant, wanted, free)
+            self._tenants.ledger.reserve(tenant, wanted, room)
         except BaseException:
             account.creates.give_back(len(made))
             raise
@@ -105,15 +105,15 @@ class Admission:
         for each in made:
             self._tenants.ledger.release(each.record.id)
 
-    async def _free_bytes(self) -> int | None:
+    async def _disk_room(self) -> DiskRoom | None:
         async with self._measuring:
-            if time.monotonic() - self._measured_at > FREE_SECONDS:
+            if time.monotonic() - self._measured_at > ROOM_SECONDS:
                 try:
-                    self._free = await self._measure()
+                    self._room = await self._measure()
                 except SandboxError:  # what is to be started will say so
                     return None
                 self._measured_at = time.monotonic()
-            return self._free
+            return self._room
 
 
 def narrowed_record(ceiling: Ceiling, record: SandboxRecord) -> SandboxRecord:

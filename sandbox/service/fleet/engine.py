@@ -16,6 +16,7 @@ from sandbox.docker.kept.labels import SERVICE_LABEL
 from sandbox.docker.spec import SandboxSpec
 from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError, SandboxUnavailableError
+from sandbox.service.tenants.amounts import DiskRoom
 from sandbox.state.fork import fork as start_forks
 
 from .provision import Provision
@@ -99,9 +100,10 @@ def loss(environment: Environment) -> SandboxUnavailableError | None:
     return environment.loss if isinstance(environment, DockerEnvironment) else None
 
 
-def free_bytes() -> int | None:
-    """Return the free bytes of the engine's disk, None if this host does not see it. Raises SandboxError."""
-    return disk.free_bytes(connect())
+def disk_room() -> DiskRoom | None:
+    """Return the room on the engine's disk, None if this host does not see it. Raises SandboxError."""
+    found = disk.space(connect())
+    return None if found is None else DiskRoom(*found)
 
 
 def boot() -> str:

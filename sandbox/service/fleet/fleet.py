@@ -73,8 +73,8 @@ class Fleet:
         self.workers = Workers(settings, tenants)
         self.spawn, self._in_engine = self.workers.spawn, self.workers.in_engine
         self.pools = Pools(settings, database, self._in_engine, self.spawn)
-        free = lambda: self._in_engine(engine.free_bytes)  # noqa: E731
-        self._admission = Admission(database, tenants, self.pools, free, drains=settings.drain)
+        room = lambda: self._in_engine(engine.disk_room)  # noqa: E731
+        self._admission = Admission(database, tenants, self.pools, room, drains=settings.drain)
         self._reconciling = Reconciling(lambda: self._all(over=False), lambda: self._in_engine(engine.states), self._settle)
         self._tidied = time.monotonic()
         self.ceilings = Ceilings(tenants)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from sandbox.operations.wire import STATE_METHODS
 from sandbox.state.methods import StateMethods
@@ -19,7 +19,7 @@ _TYPES: dict[str, Any] = {
     "since": str | None,
     "leftovers": bool,
     "kill": bool,
-    "max_changes": int,
+    "max_changes": Annotated[int, Field(ge=0)],
 }
 
 

@@ -30,6 +30,14 @@ class Amounts:
         return replace(self, milli_cpus=0)
 
 
+@dataclass(frozen=True, slots=True)
+class DiskRoom:
+    """The disk on which the disks of sandboxes are: what is free of it, and all of it."""
+
+    free_bytes: int
+    total_bytes: int
+
+
 def amounts_of(spec: SandboxSpec) -> Amounts:
     """Return what a sandbox made from the spec takes. Its disk is what is promised to it: it takes only what is written."""
     limits = find_profile(spec.profile).with_least_limits(spec.limits)

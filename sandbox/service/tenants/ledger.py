@@ -15,7 +15,7 @@ from sandbox.errors import ErrorCode
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.text.wording import size
 
-from .amounts import MILLI, Amounts
+from .amounts import MILLI, Amounts, DiskRoom
 from .rules import Quota
 
 log = logging.getLogger(__name__)
@@ -61,17 +61,17 @@ class Ledger:
         if paused:
             self.pause(sandbox)
 
-    def reserve(self, tenant: str, wanted: Mapping[str, Amounts], free_bytes: int | None) -> None:
+    def reserve(self, tenant: str, wanted: Mapping[str, Amounts], room: DiskRoom | None) -> None:
         """Reserve what new sandboxes take, by their ids, all of it or nothing. Raises Problem.
 
-        ``free_bytes`` is the free space for disks, None if it is not known.
+        ``room`` is that for disks, None if it is not known.
         """
         together = sum(wanted.values(), Amounts())
         self._check(tenant, together)
-        if free_bytes is not None and together.disk_bytes:
-            promised = self.promised_bytes + together.disk_bytes
-            if promised > free_bytes * self._disk_factor:
-                raise _no_room(together.disk_bytes)
+        if room is not None and together.disk_bytes:
+            left = max(0, int(room.free_bytes * self._disk_factor) - self.promised_bytes)
+            if together.disk_bytes > left:
+                raise _no_room(together, left, int(room.total_bytes * self._disk_factor))
         for sandbox, amounts in wanted.items():
             self._hold(tenant, sandbox, amounts)
 
@@ -216,12 +216,19 @@ def _shown(name: str, amount: int) -> str:
     return size(amount) if name.endswith("_bytes") else f"{_number(name, amount):g}"
 
 
-def _no_room(want: int) -> Problem:
+def _no_room(want: Amounts, left: int, all_bytes: int) -> Problem:
+    """Return the problem of disks that do not fit on the host: 422 if they never will, else 503."""
+    largest = left // want.sandboxes * 2 // 3  # half of it comes on top for a /tmp on the disk
+    fits = f"Ask for a disk_bytes of at most {largest}, which fits now"
+    if want.disk_bytes > all_bytes:
+        detail = f"This needs {size(want.disk_bytes)} of disk, and all sandboxes of the host together can have {size(all_bytes)}."
+        return Problem(422, ErrorCode.invalid_limits, detail, f"{fits}.", largest_disk_bytes=largest)
     return Problem(
         503,
         ErrorCode.capacity,
-        f"The host has no room for another {size(want)} of disks.",
-        "Ask for a smaller disk_bytes, or try again when other sandboxes have ended.",
+        f"This needs {size(want.disk_bytes)} of disk, and the host has {size(left)} left.",
+        f"{fits}, or try again when other sandboxes have ended.",
         retryable=True,
         headers={"Retry-After": str(RETRY_SECONDS)},
+        largest_disk_bytes=largest,
     )

@@ -1,22 +1,28 @@
 """Kill a service by SIGKILL again and again, while clients create, run, stream, upload, pause, checkpoint, fork and delete.
 
 Each client keeps a journal of every acknowledged answer. At the end it is compared with what the API says, and with the
-containers, volumes and loop devices of the engine and the files of the service: nothing lost, nothing twice, nothing left over.
-Half of the kills come at a random moment, the others a moment after a certain action has begun.
+containers, volumes and loop devices of the engine, and the files, rows and quotas of the service: nothing lost, nothing twice,
+nothing left over.
+A third of the kills come at a random moment. The others wait until the store and the engine show a request in a certain state
+(``states.py``), the one that the fewest kills have hit so far. The counts of all states are printed.
 
-    python -m tests.soak.service [--kills 100] [--clients 4] [--seed N] [--json]
+    python -m tests.soak.service [--kills 100] [--clients 4] [--seed N] [--folder FOLDER] [--json]
 
-It starts an engine of its own, and needs root. Exit code 1 if anything is wrong.
+It starts an engine of its own, and needs root. Exit code 1 if anything is wrong, or if with 100 kills or more none came in a
+certain state.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sqlite3
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any
@@ -24,17 +30,21 @@ from typing import Any
 import pytest
 
 from sandbox.docker.engine.client import connect
+from sandbox.docker.engine.events import SANDBOX_LABEL
 from tests.integration.observing import eventually
 from tests.integration.own_engine import IMAGE, OwnEngine, running
 from tests.servers.gamebox_service import ServiceProcess
 
 from .client import Client, check
 from .journal import Journal
+from .states import states_of
 
 # How long nothing is killed, at most, and how long the service is dead.
 LIVE_SECONDS, DEAD_SECONDS = 2.5, 0.4
-AIMED = ("create", "run", "stream", "upload", "pause", "resume", "checkpoint", "rollback", "fork", "delete")
-AIM_SECONDS = 3.0
+RANDOM_PART = 1 / 3
+AIM_SECONDS = 6.0
+# From so many kills on, each state has to be hit.
+KILLS_OF_A_WHOLE_RUN = 100
 # The first creation on an engine takes longer.
 FIRST_SECONDS = 60.0
 SETTLED_SECONDS = 30.0
@@ -66,7 +76,7 @@ class Kills:
                 if told:
                     done = sum(self.journal.done.values())
                     print(f"{number + 1} kills, {done} actions, {len(self.journal.wrong)} wrong", file=sys.stderr, flush=True)
-                if not any(client.thread.is_alive() for client in clients):
+                if self.journal.wrong:
                     break
         finally:
             for client in clients:
@@ -82,17 +92,31 @@ class Kills:
         if self._rng.random() < 0.75:  # else it may be killed while it recovers; always so, clients would wait for ever
             before = sum(self.journal.done.values())
             eventually(lambda: sum(self.journal.done.values()) > before or self.journal.wrong, PROGRESS_SECONDS)
-        if self._rng.random() < 0.5:
+        if self._rng.random() < RANDOM_PART:
             time.sleep(self._rng.uniform(0.1, LIVE_SECONDS))
         else:
-            aim, until = self._rng.choice(AIMED), time.monotonic() + AIM_SECONDS
-            while aim not in self.journal.doing.values() and time.monotonic() < until:
-                time.sleep(0.002)
-            time.sleep(self._rng.choice((0.0, 0.01, 0.05, 0.2)))
-        self.journal.killed()
+            self._await_state()
+        doing = list(self.journal.doing.values())
         self._service.kill()
+        self.journal.killed(states_of(doing, self._store, _containers))
         time.sleep(self._rng.uniform(0, DEAD_SECONDS))
         self._service.start()
+
+    def _await_state(self) -> None:
+        """Wait until a request is in the state that was hit least, for a while."""
+        counts = {(action, state): n for action, states in self.journal.killed_in.items() for state, n in states.items()}
+        fewest = min(counts.values())
+        aim = self._rng.choice([each for each, n in counts.items() if n == fewest])
+        until = time.monotonic() + AIM_SECONDS
+        while time.monotonic() < until and not self.journal.wrong:
+            doing = [each for each in list(self.journal.doing.values()) if each.action == aim[0]]
+            if doing and aim in states_of(doing, self._store, _containers):
+                return
+            time.sleep(0 if doing else 0.0005)
+
+    @property
+    def _store(self) -> Path:
+        return self._folder / "data" / "service.db"
 
     # --- the end ------------------------------------------------------------------
     def _compare(self, clients: list[Client]) -> None:
@@ -103,8 +127,10 @@ class Kills:
         expected = sorted(box.id for client in clients for box in client.known)
         self._noting(lambda: self._compare_listed(asker, expected))
         self._noting(lambda: self._compare_engine(expected))
+        self._noting(lambda: self._compare_files(expected))
         for ident in expected:
             asker.ask("DELETE", f"/sandboxes/{ident}")
+        self._noting(lambda: self._compare_quota(asker))
         self._noting(self._compare_remains)
 
     def _noting(self, compare: Any) -> None:
@@ -125,18 +151,39 @@ class Kills:
         """Each container belongs to a sandbox of the API, or stands by for one."""
 
         def differs() -> str:
-            containers = {each["Names"][0].lstrip("/"): each["State"] for each in connect().api.containers(all=True)}
-            with sqlite3.connect(self._folder / "data" / "service.db") as store:
+            containers = _containers()
+            volumes = [each["Labels"].get(SANDBOX_LABEL, each["Name"]) for each in _volumes()]
+            with closing(sqlite3.connect(self._store)) as store:
                 idents = {row[0]: row[1] for row in store.execute("SELECT ident, id FROM sandboxes")}
                 standing_by = {row[0] for row in store.execute("SELECT ident FROM members")}
-            store.close()
-            unknown = sorted(set(containers) - set(idents) - standing_by)
-            states = {containers.get(ident) for ident, known in idents.items() if known in expected}
-            if sorted(idents.values()) != expected or unknown or not states <= {"running"}:
-                return f"containers {containers}, sandboxes {idents}, standing by {standing_by}"
-            return ""
+            known = {*idents, *standing_by}
+            states = {containers.get(ident) for ident, box in idents.items() if box in expected}
+            loops = self._engine.loop_devices()
+            if sorted(idents.values()) != expected or not {*containers, *volumes} <= known or not states <= {"running"}:
+                return f"containers {containers}, volumes of {volumes}, sandboxes {idents}, standing by {standing_by}"
+            return f"loop devices {loops}, but {len(volumes)} volumes" if len(loops) > len(volumes) else ""
 
         check(eventually(lambda: not differs(), SETTLED_SECONDS), differs())
+
+    def _compare_files(self, expected: list[str]) -> None:
+        """Each checkpoint that is listed has its file, and there is no other one."""
+        with closing(sqlite3.connect(self._store)) as store:
+            rows = sorted(f"{sandbox}/{file}" for sandbox, file in store.execute("SELECT sandbox, file FROM checkpoints"))
+        folder = self._folder / "data" / "checkpoints"
+        files = sorted(str(path.relative_to(folder)) for path in folder.glob("*/*"))
+        check(rows == files, f"checkpoints in the store {rows}, in its folder {files}")
+        owners = {path.stem for path in (self._folder / "state" / "gamebox" / "owners").glob("*.json")}
+        check(len(owners) <= len(expected), f"owners {owners} of {expected}")
+
+    def _compare_quota(self, asker: Client) -> None:
+        """Nothing is in use when everything was deleted."""
+        names = ("sandboxes", "memory_bytes", "cpus", "disk_bytes", "checkpoint_bytes")
+
+        def used() -> dict[str, float]:
+            found = asker.ask("GET", "/quota").json()["used"]
+            return {name: found[name] for name in names if found[name]}
+
+        check(eventually(lambda: not used(), SETTLED_SECONDS), f"in use at the end: {used()}")
 
     def _compare_remains(self) -> None:
         """After all were deleted and the service has ended, nothing is left anywhere."""
@@ -157,6 +204,16 @@ class Kills:
         check(not more, f"rows left in the store: {left}")
 
 
+def _containers() -> Mapping[str, str]:
+    """Return the states of the engine's containers by their names."""
+    return {each["Names"][0].lstrip("/"): each["State"] for each in connect().api.containers(all=True)}
+
+
+def _volumes() -> list[dict[str, Any]]:
+    listed = connect().api.volumes().get("Volumes") or []
+    return [{**each, "Labels": each["Labels"] or {}} for each in listed if not each["Name"].startswith("gamebox-runtime-")]
+
+
 def environment(folder: Path, patched: pytest.MonkeyPatch) -> None:
     """Have services use ``folder``, and allow the image of the tests."""
     patched.setenv("XDG_STATE_HOME", str(folder / "state"))
@@ -170,18 +227,22 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(10**6))
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--folder", type=Path, help="an empty folder for the service's data and log; without it, nothing is kept")
     options = parser.parse_args()
     print(f"seed {options.seed}", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(prefix="gamebox-kills-") as name, pytest.MonkeyPatch.context() as patched:
-        folder = Path(name)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # its engine and service end with it
+    with ExitStack() as stack:
+        patched = stack.enter_context(pytest.MonkeyPatch.context())
+        folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gamebox-kills-")))
         environment(folder, patched)
         with running() as engine:
             journal = Kills(engine, folder, options.seed, options.clients).run(options.kills, told=True)
             if journal.wrong:
-                print((folder / "service.log").read_text()[-6000:], file=sys.stderr)
+                print((folder / "service.log").read_text()[-20000:], file=sys.stderr)
     found = {"seed": options.seed, "kills": options.kills, **journal.to_dict()}
     print(json.dumps(found) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
-    return 1 if journal.wrong else 0
+    missed = options.kills >= KILLS_OF_A_WHOLE_RUN and journal.never_killed_in
+    return 1 if journal.wrong or missed else 0
 
 
 if __name__ == "__main__":

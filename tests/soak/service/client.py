@@ -9,17 +9,20 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from random import Random
 from typing import Any
 
 import httpx
 
 from .journal import Journal, Known
+from .states import Doing
 
 # A service that was killed is there again in a second or two.
 PATIENCE_SECONDS = 180.0
 MOST_SANDBOXES = 2
 MOST_CHECKPOINTS = 2
+PIECE_BYTES = 1 << 16
 CUT = httpx.TransportError
 
 
@@ -50,7 +53,6 @@ class Client:
         while not self.stop.is_set():
             action = self._chosen()
             name = action.__name__.lstrip("_")
-            self._journal.doing[self._number] = name
             try:
                 action()
                 self._journal.acted(name)
@@ -60,8 +62,6 @@ class Client:
             except Exception:  # noqa: BLE001
                 self._journal.note(f"{self.name}, {name}: {traceback.format_exc()[-1500:]}")
                 return
-            finally:
-                self._journal.doing.pop(self._number, None)
         self._http.close()
 
     def _chosen(self) -> Callable[[], None]:
@@ -76,13 +76,16 @@ class Client:
     # --- asking ------------------------------------------------------------------
     def _new(self, kind: str) -> str:
         self._count += 1
-        return f"{kind}-{self._number}-{self._count}"
+        return f"{kind}-{self._number}-{self._count:05}"
 
     def ask(self, method: str, path: str, body: Any = None, *, again: tuple[int, ...] = (), **options: Any) -> httpx.Response:
-        """Send a request until it is answered, also across kills; answers with a status in ``again`` do not count."""
-        content = None if body is None else body if isinstance(body, bytes) else json.dumps(body)
+        """Send a request until it is answered, also across kills; answers with a status in ``again`` do not count.
+
+        A ``body`` that is a function returns what is sent, anew for each time.
+        """
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
+            content = body() if callable(body) else None if body is None else json.dumps(body)
             try:
                 answer = self._http.request(method, f"/v1{path}", content=content, **options)
             except CUT as error:
@@ -95,10 +98,14 @@ class Client:
             self._journal.again[" ".join((method, *path.split("/")[3:]))] += 1
             time.sleep(0.2)
 
-    def _operate(self, box: Known, operation: str, body: dict[str, Any], ident: str | None = None) -> dict[str, Any]:
+    def _doing(self, action: str, box: str = "", key: str = "", word: str = "") -> AbstractContextManager[Doing]:
+        return self._journal.under_way(self._number, Doing(action, box, key, word))
+
+    def _operate(self, box: Known, operation: str, body: dict[str, Any], word: str = "") -> dict[str, Any]:
         """Return the result of an operation that must succeed."""
-        headers = {"X-Request-Id": ident or self._new(operation)}
-        answer = self.ask("POST", f"/sandboxes/{box.id}/{operation}", body, headers=headers)
+        ident = self._new(operation)
+        with self._doing("background" if "background" in body else operation, box.id, ident, word):
+            answer = self.ask("POST", f"/sandboxes/{box.id}/{operation}", body, headers={"X-Request-Id": ident})
         check(answer.status_code == 200, answer.text)
         data = answer.json()
         check(data["tool_executed"] is True, data)
@@ -112,13 +119,15 @@ class Client:
     def _create(self) -> None:
         job = self._new("job")
         body = {"image": self._image, "limits": {"memory_bytes": 64 << 20}, "metadata": {"job": job}}
-        answer = self.ask("POST", "/sandboxes", body, again=(409,), headers={"Idempotency-Key": self._new("create")})
+        key = self._new("create")
+        with self._doing("create", key=key):
+            answer = self.ask("POST", "/sandboxes", body, again=(409,), headers={"Idempotency-Key": key})
         check(answer.status_code == 201, answer.text)
         self.known.append(Known(answer.json()["id"], metadata={"job": job}))
 
     def _run(self) -> None:
         box, word = self._one(), self._new("w")
-        result = self._operate(box, "run", {"command": f"echo {word} >> log; sleep 0.2; echo {word}"})
+        result = self._operate(box, "run", {"command": f"echo {word} >> log; sleep 0.2; echo {word}"}, word)
         check(result["output"] == f"{word}\n", result)
         box.words.append(word)
 
@@ -130,43 +139,47 @@ class Client:
         expected = "".join(f"{word} {n}\n" for n in range(1, lines + 1)).encode()
         received, last = b"", None
         until = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            headers = {"X-Request-Id": ident, "Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": last})}
-            try:
-                url, content = f"/v1/sandboxes/{box.id}/run", json.dumps({"command": command})
-                with self._http.stream("POST", url, content=content, headers=headers) as answer:
-                    if answer.status_code == 503:
-                        raise httpx.ReadError("the service is about to end")
-                    if answer.status_code != 200:
-                        answer.read()
-                    check(answer.status_code == 200, f"{answer.status_code} from {last}")
-                    for name, data, number in events(answer):
-                        if name == "output":
-                            check(data["offset"] == len(received), f"a piece at {data['offset']} after {len(received)} bytes")
-                            received, last = received + base64.b64decode(data["data_base64"]), number
-                        elif name == "envelope":
-                            check(data["tool_executed"] is True, data)
-                            check(received == expected, f"{received!r} was streamed, not {expected!r}")
-                            check(data["result"]["output"].encode() == expected, data)
-                            box.words.append(word)
-                            return
-            except CUT as error:
-                check(time.monotonic() < until, f"the stream is not answered: {error!r}")
-                self._journal.again["stream"] += 1
-                time.sleep(0.2)
+        with self._doing("stream", box.id, ident, word):
+            while True:
+                headers = {"X-Request-Id": ident, "Accept": "text/event-stream"}
+                headers |= {} if last is None else {"Last-Event-ID": last}
+                try:
+                    url, content = f"/v1/sandboxes/{box.id}/run", json.dumps({"command": command})
+                    with self._http.stream("POST", url, content=content, headers=headers) as answer:
+                        if answer.status_code == 503:
+                            raise httpx.ReadError("the service is about to end")
+                        if answer.status_code != 200:
+                            answer.read()
+                        check(answer.status_code == 200, f"{answer.status_code} from {last}")
+                        for name, data, number in events(answer):
+                            if name == "output":
+                                check(data["offset"] == len(received), f"a piece at {data['offset']} after {len(received)} bytes")
+                                received, last = received + base64.b64decode(data["data_base64"]), number
+                            elif name == "envelope":
+                                check(data["tool_executed"] is True, data)
+                                check(received == expected, f"{received!r} was streamed, not {expected!r}")
+                                check(data["result"]["output"].encode() == expected, data)
+                                box.words.append(word)
+                                return
+                except CUT as error:
+                    check(time.monotonic() < until, f"the stream is not answered: {error!r}")
+                    self._journal.again["stream"] += 1
+                    time.sleep(0.2)
 
     def _background(self) -> None:
         box, word = self._one(), self._new("late")
         command = f"for i in $(seq 12); do echo {word} $i; sleep 0.25; done"
-        ident = self._operate(box, "run", {"command": command, "background": True})["id"]
+        ident = self._operate(box, "run", {"command": command, "background": True}, word)["id"]
         check(ident not in box.late, f"{ident} was started twice")
         box.late[ident] = "".join(f"{word} {n}\n" for n in range(1, 13)).encode()
 
     def _upload(self) -> None:
         box, data = self._one(), self._rng.randbytes(self._rng.choice((10, 50_000, 3_000_000)))
         name = f"up{self._rng.randrange(3)}"
-        headers = {"X-Request-Id": self._new("upload")}
-        answer = self.ask("PUT", f"/sandboxes/{box.id}/files", data, params={"path": name}, headers=headers)
+        options: dict[str, Any] = {"params": {"path": name}, "headers": {"X-Request-Id": self._new("upload")}}
+        pause = self._rng.choice((0.0, 0.01))
+        with self._doing("upload", box.id) as doing:
+            answer = self.ask("PUT", f"/sandboxes/{box.id}/files", lambda: _pieces(data, pause, doing), **options)
         check(answer.status_code == 200 and answer.json()["tool_executed"], answer.text)
         box.files[name] = data
         got = self.ask("GET", f"/sandboxes/{box.id}/files", params={"path": name})
@@ -186,15 +199,16 @@ class Client:
 
     def _pause(self) -> None:
         box = self._one()
-        answer = self.ask("POST", f"/sandboxes/{box.id}/pause")
+        with self._doing("pause", box.id):
+            answer = self.ask("POST", f"/sandboxes/{box.id}/pause")
         check(answer.status_code == 200 and answer.json()["state"] == "paused", answer.text)
         box.paused = True
         if self._rng.random() < 0.5:
             refused = self.ask("POST", f"/sandboxes/{box.id}/run", {"command": "true"})
             check(refused.json().get("code") == "sandbox_paused", refused.text)
             time.sleep(self._rng.uniform(0, 1))
-        self._journal.doing[self._number] = "resume"
-        answer = self.ask("POST", f"/sandboxes/{box.id}/resume")
+        with self._doing("resume", box.id):
+            answer = self.ask("POST", f"/sandboxes/{box.id}/resume")
         check(answer.status_code == 200 and answer.json()["state"] == "running", answer.text)
         box.paused = False
 
@@ -230,8 +244,9 @@ class Client:
         name = self._rng.choice([None, *sorted(box.checkpoints)])
         words, files = (box.words, box.files) if name is None else box.checkpoints[name]
         body = {} if name is None else {"checkpoint": name}
-        headers = {"Idempotency-Key": self._new("fork")}
-        answer = self.ask("POST", f"/sandboxes/{box.id}/fork", body, again=(409,), headers=headers)
+        key = self._new("fork")
+        with self._doing("fork", box.id, key):
+            answer = self.ask("POST", f"/sandboxes/{box.id}/fork", body, again=(409,), headers={"Idempotency-Key": key})
         check(answer.status_code == 201, answer.text)
         (made,) = answer.json()["items"]
         fork = Known(made["id"], metadata=box.metadata, words=list(words), files=dict(files))
@@ -244,7 +259,8 @@ class Client:
 
     def _remove(self, box: Known) -> None:
         """Delete it; one that a first request has deleted is not found any more."""
-        answer = self.ask("DELETE", f"/sandboxes/{box.id}")
+        with self._doing("delete", box.id):
+            answer = self.ask("DELETE", f"/sandboxes/{box.id}")
         check(answer.status_code in (204, 404), answer.text)
         self.known.remove(box)
         check(self.ask("GET", f"/sandboxes/{box.id}").status_code == 404, f"{box.id} was deleted and is there")
@@ -279,6 +295,15 @@ class Client:
         self.compare(box)
         listed = self._operate(box, "checkpoints", {})["checkpoints"]
         check(sorted(each["id"] for each in listed) == sorted(box.checkpoints), f"the checkpoints of {box.id}: {listed}")
+
+
+def _pieces(data: bytes, pause: float, doing: Doing) -> Iterator[bytes]:
+    """Yield a body, slowly, and note when all of it was taken."""
+    doing.all_sent = False
+    for start in range(0, len(data), PIECE_BYTES):
+        time.sleep(pause)
+        yield data[start : start + PIECE_BYTES]
+    doing.all_sent = True
 
 
 def _difference(found: list[str], expected: list[str]) -> str:

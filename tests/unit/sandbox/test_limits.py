@@ -63,7 +63,8 @@ def test_none_only_where_there_is_a_default(name: str) -> None:
 def test_a_guest_needs_room() -> None:
     assert "32 MiB" in refused(memory_bytes=32 * MIB - 1).message
     assert "at least 16" in refused(pids=15).message
-    Limits(memory_bytes=32 * MIB, pids=16)
+    assert "at least 0.01" in refused(cpus=0.0099).message
+    Limits(memory_bytes=32 * MIB, pids=16, cpus=0.01)
 
 
 def test_places_fit_into_memory() -> None:
@@ -71,7 +72,7 @@ def test_places_fit_into_memory() -> None:
     assert "tmp_bytes=209715200" in error.message
     assert "three quarters of memory_bytes (536870912)" in error.message
     refused(memory_bytes=512 * MIB, tmp_bytes=500 * MIB)
-    refused(memory_bytes=512 * MIB, shm_bytes=500 * MIB)
+    assert "shm_bytes=524288000" in refused(memory_bytes=512 * MIB, shm_bytes=500 * MIB).message
 
 
 @given(

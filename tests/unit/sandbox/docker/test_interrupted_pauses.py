@@ -1,4 +1,4 @@
-"""A pause or resume that Ctrl-C interrupted, with an engine that takes its time."""
+"""Pauses that Ctrl-C interrupts, with an engine that takes its time, and pauses that the engine could not carry out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import requests
 from sandbox.docker.backend import DockerBackend
 from sandbox.docker.container.profiles import find_profile
 from sandbox.docker.spec import SandboxSpec
+from sandbox.errors import SandboxError
 from sandbox.limits import Limits
 
 
@@ -19,6 +20,7 @@ class SlowEngine:
 
     def __init__(self) -> None:
         self.api, self.timeout, self.state, self.struck = self, 0, "running", False
+        self.refusals: list[str] = []
 
     def connect(self, timeout_seconds: int = 60, *_: object) -> SlowEngine:
         self.timeout = timeout_seconds
@@ -35,6 +37,8 @@ class SlowEngine:
             raise KeyboardInterrupt
 
     def pause(self, _: str) -> None:
+        if self.refusals:
+            raise docker.errors.APIError("500 Server Error", None, self.refusals.pop())
         self._become("paused")
 
     def unpause(self, _: str) -> None:
@@ -73,3 +77,18 @@ def test_an_interrupted_resume_can_be_repeated(engine: SlowEngine, backend: Dock
         backend.thaw()
     backend.thaw()
     assert engine.state == "running"
+
+
+def test_what_could_not_be_frozen_is_frozen_again(engine: SlowEngine, backend: DockerBackend) -> None:
+    engine.struck = True
+    engine.refusals = 2 * ["Cannot pause container a: OCI runtime pause failed: unable to freeze: unknown"]
+    backend.freeze()
+    assert (engine.state, engine.refusals) == ("paused", [])
+
+
+def test_a_pause_that_failed_for_another_reason_is_not_tried_again(engine: SlowEngine, backend: DockerBackend) -> None:
+    engine.refusals = 2 * ["Cannot pause container a: OCI runtime pause failed: no cgroup: unknown"]
+    with pytest.raises(SandboxError, match="could not pause the container") as caught:
+        backend.freeze()
+    assert caught.value.retryable
+    assert len(engine.refusals) == 1

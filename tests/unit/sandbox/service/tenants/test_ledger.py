@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sandbox.docker.spec import SandboxSpec
 from sandbox.limits import GIB, MIB, Limits
 from sandbox.service.http.problems import Problem
-from sandbox.service.tenants.amounts import Amounts, amounts_of
+from sandbox.service.tenants.amounts import Amounts, DiskRoom, amounts_of
 from sandbox.service.tenants.ledger import CheckpointRoom, Ledger
 from sandbox.service.tenants.rules import Quota
 
@@ -25,9 +25,9 @@ def ledger(quota: Quota = QUOTA, factor: float = 1.0) -> Ledger:
     return Ledger(lambda tenant: quota, factor)
 
 
-def refusal(book: Ledger, wanted: dict[str, Amounts], free: int | None = None) -> Problem:
+def refusal(book: Ledger, wanted: dict[str, Amounts], room: DiskRoom | None = None) -> Problem:
     with pytest.raises(Problem) as caught:
-        book.reserve("a", wanted, free)
+        book.reserve("a", wanted, room)
     return caught.value
 
 
@@ -83,14 +83,31 @@ def test_of_two_that_want_the_last_place_one_gets_it() -> None:
 
 def test_the_disks_of_all_tenants_together_are_promised_no_more_often_than_the_operator_says() -> None:
     book = ledger(Quota(), factor=2.0)
-    book.reserve("b", {"other": ONE}, 250)
-    book.reserve("a", {"1": ONE}, 250)
-    problem = refusal(book, {"2": ONE}, 250)
+    room = DiskRoom(free_bytes=250, total_bytes=400)
+    book.reserve("b", {"other": ONE}, room)
+    book.reserve("a", {"1": ONE}, room)
+    problem = refusal(book, {"2": ONE}, room)
     assert (problem.status, problem.code, problem.headers["Retry-After"]) == (503, "capacity", "15")
-    book.reserve("a", {"2": replace(ONE, disk_bytes=0)}, 250)
+    assert problem.fields["largest_disk_bytes"] == 66
+    assert "at most 66" in problem.hint
+    book.reserve("a", {"2": replace(ONE, disk_bytes=0)}, room)
     book.reserve("a", {"3": ONE}, None)
     book.release("other")
     assert book.promised_bytes == 400
+
+
+def test_a_disk_that_never_fits_is_refused_for_good_with_the_largest_that_does() -> None:
+    book, room = ledger(Quota(), factor=2.0), DiskRoom(free_bytes=250, total_bytes=400)
+    book.reserve("b", {"other": ONE}, room)
+    for wanted in ({"1": replace(ONE, disk_bytes=801)}, {"1": replace(ONE, disk_bytes=401), "2": replace(ONE, disk_bytes=401)}):
+        problem = refusal(book, wanted, room)
+        assert (problem.status, problem.code, problem.retryable) == (422, "invalid_limits", False)
+        largest = problem.fields["largest_disk_bytes"]
+        assert f"at most {largest}," in problem.hint
+        book.reserve("a", {name: replace(ONE, disk_bytes=largest * 3 // 2) for name in wanted}, room)
+        for name in wanted:
+            book.release(name)
+    assert refusal(book, {"1": replace(ONE, disk_bytes=800)}, room).status == 503
 
 
 def test_a_paused_one_keeps_all_but_its_processors_and_may_not_come_back() -> None:
@@ -142,13 +159,13 @@ class Ledgers(RuleBasedStateMachine):
     @rule(
         tenant=st.sampled_from("ab"),
         wanted=st.lists(st.builds(Amounts, st.just(1), *[st.integers(0, 300)] * 3), min_size=1, max_size=3),
-        free=st.one_of(st.none(), st.integers(0, 3000)),
+        room=st.one_of(st.none(), st.builds(DiskRoom, st.integers(0, 3000), st.integers(0, 3000))),
     )
-    def reserve(self, tenant: str, wanted: list[Amounts], free: int | None) -> None:
+    def reserve(self, tenant: str, wanted: list[Amounts], room: DiskRoom | None) -> None:
         names = {f"s{self.number + n}": amounts for n, amounts in enumerate(wanted)}
         self.number += len(names)
         try:
-            self.book.reserve(tenant, names, free)
+            self.book.reserve(tenant, names, room)
         except Problem:
             return
         self.held |= {name: (tenant, amounts, False) for name, amounts in names.items()}
