@@ -137,6 +137,16 @@ STEPS = (
     ALTER TABLE sandboxes ADD COLUMN options TEXT NOT NULL DEFAULT '{}';
     ALTER TABLE sandboxes DROP COLUMN env;
     """,
+    # Entries of the audit are numbered for each tenant: those of all together tell each how busy the others are.
+    """
+    ALTER TABLE audit ADD COLUMN number INTEGER NOT NULL DEFAULT 0;
+    UPDATE audit SET number = ranked.number FROM
+        (SELECT id, row_number() OVER (PARTITION BY tenant ORDER BY id) AS number FROM audit) AS ranked
+        WHERE ranked.id = audit.id;
+    CREATE TABLE audit_numbers (tenant TEXT PRIMARY KEY, last INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+    INSERT INTO audit_numbers SELECT tenant, max(number) FROM audit GROUP BY tenant;
+    CREATE INDEX audit_by_number ON audit (tenant, number);
+    """,
 )
 
 
