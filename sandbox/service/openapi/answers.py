@@ -241,7 +241,7 @@ class PortToken(SandboxPort):
 class AuditEntry(BaseModel):
     """Somebody did something, or was denied it. ``outcome`` is "ok", or the code of the problem or failure."""
 
-    id: int
+    id: int = Field(description="Its number among the entries of its tenant.")
     at: datetime
     tenant: str | None
     key_id: str | None

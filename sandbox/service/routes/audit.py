@@ -14,6 +14,8 @@ from sandbox.service.store import audit as rows
 router = APIRouter(tags=["audit"])
 MOST_ITEMS, ITEMS = 1000, 100
 _LAST = 1 << 53
+# Begins the cursors of lists of all tenants, whose places are not those of one tenant.
+_OF_ALL = "all-"
 
 
 @router.get("/v1/audit")
@@ -39,14 +41,19 @@ async def list_audit(
         tenant = caller.tenant
     asked = {"tenant": tenant, "key": key_id, "action": action, "target": target, "outcome": outcome}
     wanted = {name: value for name, value in asked.items() if value is not None}
-    before = None if cursor is None else _place(cursor)
+    before = None if cursor is None else _place(cursor, of_all=tenant is None)
     found = await house_of(request).database.call(lambda c: rows.page(c, wanted, before, limit + 1))
     shown = found[:limit]
     more = len(found) > limit
-    return {"items": [entry_data(*each) for each in shown], "next_cursor": str(shown[-1][0]) if more else None}
+    items = [entry_data(each.number, each.entry) for each in shown]
+    return {"items": items, "next_cursor": f"{_OF_ALL if tenant is None else ''}{shown[-1].place}" if more else None}
 
 
-def _place(cursor: str) -> int:
-    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 17 and int(cursor) < _LAST):
-        raise Problem(422, ProblemCode.invalid_query, f"cursor is {cursor[:80]!r}.", "Send next_cursor unchanged.")
-    return int(cursor)
+def _place(cursor: str, *, of_all: bool) -> int:
+    """Return what a cursor says. Raises Problem for one that is not of the same list."""
+    text = cursor.removeprefix(_OF_ALL)
+    is_number = text.isascii() and text.isdecimal() and len(text) < 17 and int(text) < _LAST
+    if not is_number or of_all != cursor.startswith(_OF_ALL):
+        hint = "Send next_cursor unchanged, with the same other parameters."
+        raise Problem(422, ProblemCode.invalid_query, f"cursor is {cursor[:80]!r}.", hint)
+    return int(text)

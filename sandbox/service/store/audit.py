@@ -31,24 +31,44 @@ FILTERS = ("tenant", "key", "action", "target", "outcome")
 
 
 def insert(connection: sqlite3.Connection, entries: Iterable[AuditEntry]) -> None:
-    """Add entries."""
+    """Add entries, each with the next number of its tenant."""
+    last: dict[str, int] = {}
+    rows = []
+    for each in entries:
+        if each.tenant not in last:
+            found = connection.execute("SELECT last FROM audit_numbers WHERE tenant = ?", (each.tenant,)).fetchone()
+            last[each.tenant] = 0 if found is None else found["last"]
+        last[each.tenant] += 1
+        rows.append((*astuple(each), last[each.tenant]))
     connection.executemany(
-        f"INSERT INTO audit ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})",  # noqa: S608
-        (astuple(each) for each in entries),
+        f"INSERT INTO audit ({', '.join(COLUMNS)}, number) VALUES ({', '.join('?' * len(COLUMNS))}, ?)",  # noqa: S608
+        rows,
     )
+    connection.executemany("INSERT OR REPLACE INTO audit_numbers VALUES (?, ?)", last.items())
 
 
-def page(
-    connection: sqlite3.Connection, wanted: Mapping[str, str], before: int | None, most: int
-) -> list[tuple[int, AuditEntry]]:
-    """Return entries with their ids, the latest first: those with the ``wanted`` values of FILTERS, and an id below ``before``."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry that was found: its number among those of its tenant, and its place among those that were asked for."""
+
+    number: int
+    place: int
+    entry: AuditEntry
+
+
+def page(connection: sqlite3.Connection, wanted: Mapping[str, str], before: int | None, most: int) -> list[Found]:
+    """Return entries with the ``wanted`` values of FILTERS and a place below ``before``, the latest first.
+
+    The place of an entry of one ``tenant`` is its number, so that it says nothing of other tenants.
+    """
+    place = "number" if "tenant" in wanted else "id"
     names = [name for name in FILTERS if name in wanted]
-    where = " AND ".join(["id < ?", *(f"{name} = ?" for name in names)])
+    where = " AND ".join([f"{place} < ?", *(f"{name} = ?" for name in names)])
     rows = connection.execute(
-        f"SELECT * FROM audit WHERE {where} ORDER BY id DESC LIMIT ?",  # noqa: S608
+        f"SELECT * FROM audit WHERE {where} ORDER BY {place} DESC LIMIT ?",  # noqa: S608
         (1 << 62 if before is None else before, *(wanted[name] for name in names), most),
     )
-    return [(row["id"], AuditEntry(**{name: row[name] for name in COLUMNS})) for row in rows]
+    return [Found(row["number"], row[place], AuditEntry(**{name: row[name] for name in COLUMNS})) for row in rows]
 
 
 def forget(connection: sqlite3.Connection, before: float, most: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from sandbox.service.operators import audit as module
 from sandbox.service.operators.audit import Audit
 from sandbox.service.settings import Settings, read_settings
 from sandbox.service.store import audit as rows
+from sandbox.service.store import migrations
 from sandbox.service.store.audit import AuditEntry
-from sandbox.service.store.database import Database
+from sandbox.service.store.database import Database, opened
 
 ENTRY = AuditEntry(at=1.0, tenant="a", key="k", address="", action="x", target="", status=200, outcome="ok", request="r")
 
@@ -27,7 +28,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def actions(connection: sqlite3.Connection) -> list[str]:
-    return [entry.action for _, entry in rows.page(connection, {}, None, 99)][::-1]
+    return [each.entry.action for each in rows.page(connection, {}, None, 99)][::-1]
 
 
 def test_what_was_noted_is_written_when_the_service_ends(tmp_path: Path, settings: Settings) -> None:
@@ -68,7 +69,7 @@ def test_entries_wait_for_the_store_and_those_that_are_too_many_are_counted(
         await audit.close()
         found = await database.call(actions)
         (count,) = await database.call(lambda c: rows.page(c, {"action": "audit.lost"}, None, 9))
-        assert count[1].target == "2"
+        assert count.entry.target == "2"
         database.close()
         return found
 
@@ -85,8 +86,48 @@ def test_a_tenant_pushes_out_its_own_entries_only(tmp_path: Path) -> None:
         found = {}
         for tenant in ("a", "b"):
             of_tenant = partial(rows.page, wanted={"tenant": tenant}, before=None, most=9)
-            found[tenant] = [entry.action for _, entry in await database.call(of_tenant)]
+            found[tenant] = [each.entry.action for each in await database.call(of_tenant)]
         database.close()
         return found
 
     assert asyncio.run(work()) == {"a": ["7", "7", "6", "6"], "b": ["7", "6", "5"]}
+
+
+def test_what_a_tenant_sees_says_nothing_of_what_others_do(tmp_path: Path) -> None:
+    """Ids of all entries together would tell it how much the others did in between."""
+
+    async def work() -> tuple[list[Any], ...]:
+        database = Database(tmp_path / "db")
+        for tenants in ("abb", "bbba", "ba", ""):
+            await database.call(partial(rows.insert, entries=[replace(ENTRY, tenant=each) for each in tenants]))
+        of_a = partial(rows.page, wanted={"tenant": "a"})
+        found = await database.call(partial(of_a, before=None, most=9))
+        rest = await database.call(partial(of_a, before=found[0].place, most=1))
+        await database.call(lambda c: rows.forget(c, 9.0, 9))
+        await database.call(partial(rows.insert, entries=[replace(ENTRY, tenant="a"), replace(ENTRY, tenant="b")]))
+        later = await database.call(partial(of_a, before=None, most=9))
+        every = await database.call(partial(rows.page, wanted={}, before=None, most=9))
+        database.close()
+        return found, rest, later, every
+
+    found, rest, later, every = asyncio.run(work())
+    assert [(each.number, each.place) for each in found] == [(3, 3), (2, 2), (1, 1)]
+    assert [each.number for each in rest] == [2]
+    assert [each.number for each in later] == [4]  # none is used twice
+    assert [(each.entry.tenant, each.number, each.place) for each in every] == [("b", 7, 11), ("a", 4, 10)]
+
+
+def test_a_store_of_the_version_before_gets_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = ", ".join(rows.COLUMNS)
+    with monkeypatch.context() as before:
+        before.setattr(migrations, "STEPS", migrations.STEPS[:8])
+        old = opened(tmp_path / "db")
+    for tenant in "abab":
+        marks = ", ".join("?" * len(rows.COLUMNS))
+        old.execute(f"INSERT INTO audit ({columns}) VALUES ({marks})", astuple(replace(ENTRY, tenant=tenant)))
+    old.close()
+    new = opened(tmp_path / "db")
+    rows.insert(new, [replace(ENTRY, tenant="a")])
+    found = [(each.entry.tenant, each.number) for each in rows.page(new, {}, None, 9)]
+    assert found == [("a", 3), ("b", 2), ("a", 2), ("b", 1), ("a", 1)]
+    new.close()
