@@ -23,10 +23,15 @@ from sandbox.text.wording import size
 
 from .fleet import engine
 from .folder import own_folder
+from .keys import DEFAULT_TENANT
 from .settings import Settings
+from .store import tenants as tenant_rows
 from .store.database import STORE
 from .store.migrations import STEPS
+from .store.tenants import TenantRecord
 from .tenants.amounts import amounts_of
+from .tenants.host_share import measure_host, unbounded
+from .tenants.tenants import quota_of
 
 ENGINE_SECONDS = 10
 # Each sandbox takes a few, each request one.
@@ -34,6 +39,8 @@ FEW_DESCRIPTORS = 8192
 # A store that cannot grow answers 503.
 LITTLE_SPACE = 1 << 30
 FEW_SANDBOXES = 10
+# Tenants without a bound that are named.
+MOST_TENANTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,53 @@ class Finding:
     text: str
 
 
+def _tenants(settings: Settings) -> Iterator[Finding]:
+    """Say what a tenant may have for which no quota is set, and which tenants have no bound."""
+    host = measure_host(settings.data)
+    default = settings.default_quota(host)
+    if missing := unbounded(default):
+        text = f"A tenant for which no quota is set has no bound on {', '.join(missing)}: set [quota] or tenant_share."
+        yield Finding("quota", "limited", text)
+    else:
+        text = (
+            f"A tenant for which no quota is set may have {default.sandboxes} sandboxes with {size(default.memory_bytes or 0)} of "
+            f"memory and {size(default.disk_bytes or 0)} of disks, and {size(default.checkpoint_bytes or 0)} of checkpoints."
+        )
+        free = host.free_bytes * settings.disk_factor
+        if more := (default.disk_bytes or 0) > free:
+            text += f" Only {size(int(free))} of disks can be promised now to all together: set quota.disk_bytes, or free space."
+        yield Finding("quota", "limited" if more else "holds", text)
+    quotas = {each.id: quota_of(each, settings, default) for each in _records(settings) if each.id != DEFAULT_TENANT}
+    free_ones = {ident: names for ident, quota in quotas.items() if (names := unbounded(quota))}
+    for ident, names in list(free_ones.items())[:MOST_TENANTS]:
+        text = f"The tenant {ident} has no bound on {', '.join(names)}: set its quota with PATCH /v1/tenants/{ident}."
+        yield Finding("tenant", "limited", text)
+    if len(free_ones) > MOST_TENANTS:
+        yield Finding("tenant", "limited", f"{len(free_ones) - MOST_TENANTS} more tenants have no bound.")
+
+
+def _records(settings: Settings) -> list[TenantRecord]:
+    """Return the tenants in the store; none if it cannot be read."""
+    path = settings.data / STORE
+    if not path.is_file():
+        return []
+    with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as store:
+        store.row_factory = sqlite3.Row
+        return tenant_rows.every(store)
+    return []
+
+
 def examine(settings: Settings) -> list[Finding]:
     """Return what was found. Nothing is started, and a service that runs is not disturbed."""
-    return [*_engine(settings), _folder(settings), *_store(settings), *_space(settings), _descriptors(), _address(settings)]
+    return [
+        *_engine(settings),
+        _folder(settings),
+        *_store(settings),
+        *_space(settings),
+        *_tenants(settings),
+        _descriptors(),
+        _address(settings),
+    ]
 
 
 def _engine(settings: Settings) -> Iterator[Finding]:

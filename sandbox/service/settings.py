@@ -20,6 +20,7 @@ from sandbox.errors import SandboxError, configuration_error
 from sandbox.packages.cache import PackageCache
 
 from .http.hosts import check_origins
+from .tenants.host_share import Host, share_of
 from .tenants.rules import Ceiling, NetworkMode, Quota
 
 MIB = 1 << 20
@@ -75,6 +76,9 @@ class Settings(BaseSettings):
     network: NetworkMode = Field("public", description="What network rules may open: none, named or public.")
     hosts: Words = Field((), description="Rules that must cover those of tenants, if network is named.")
     quota: Quota = Field(default_factory=lambda: Quota(), description="Quota of a tenant that has none of its own.")
+    tenant_share: float = Field(
+        0.5, ge=0, le=1000, description="Share of this host that a tenant has for which no quota is set; 0 for no bound."
+    )
     disk_bytes: int = Field(4 << 30, gt=0, description="Disk size of a sandbox whose request names none.")
     disk_factor: float = Field(1.0, gt=0, description="How many times the free disk space may be promised.")
     time_to_live_seconds: float = Field(3600.0, gt=0, description="Time to live of a sandbox whose request names none.")
@@ -174,6 +178,11 @@ class Settings(BaseSettings):
     def ceiling(self) -> Ceiling:
         """What a tenant may ask for that has no ceiling of its own. Raises ValidationError."""
         return Ceiling.model_validate({name: getattr(self, name) for name in Ceiling.model_fields if name != "packages"})
+
+    def default_quota(self, host: Host) -> Quota:
+        """Return the quota of a tenant that has none of its own, which is not the operator's."""
+        share = share_of(host, self.tenant_share, self.disk_factor, self.disk_bytes)
+        return Quota.model_validate({**share, **self.quota.model_dump(exclude_unset=True)})
 
     @property
     def is_loopback(self) -> bool:

@@ -20,6 +20,7 @@ from sandbox.service.store.database import Database
 from sandbox.service.store.tenants import TenantRecord
 
 from .account import Account
+from .host_share import measure_host
 from .ledger import Ledger
 from .pace import Pace
 from .rules import Ceiling, Quota
@@ -34,6 +35,7 @@ class Tenants:
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings, self._database = settings, database
         self._accounts: dict[str, Account] = {}
+        self._default_quota = settings.default_quota(measure_host(settings.data))
         self._output = SpillRoom(settings.data / "output")
         self.pace = Pace()
         self.ledger = Ledger(lambda tenant: self.find(tenant).quota, settings.disk_factor)
@@ -147,10 +149,19 @@ class Tenants:
         """Return what holds for a tenant: what is set for it, and the settings of the service for the rest. Raises Problem."""
         try:
             ceiling = Ceiling.model_validate({**self._settings.ceiling.model_dump(), **record.ceiling})
-            return ceiling, Quota.model_validate({**self._settings.quota.model_dump(), **record.quota})
+            return ceiling, quota_of(record, self._settings, self._default_quota)
         except ValidationError as error:
             words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
             raise Problem(422, ProblemCode.invalid_body, f"The body is invalid: {words[:500]}.", "Correct that.") from error
+
+
+def quota_of(record: TenantRecord, settings: Settings, default: Quota) -> Quota:
+    """Return the quota of a tenant: what is set for it, and for the rest the default; the operator's own has no share of the host.
+
+    Raises ValidationError.
+    """
+    rest = settings.quota if record.id == DEFAULT_TENANT else default
+    return Quota.model_validate({**rest.model_dump(), **record.quota})
 
 
 def _transferred(tenant: str, level: float, at: float) -> Any:
