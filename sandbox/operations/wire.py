@@ -53,7 +53,13 @@ def _plain(value: Any) -> Any:
 def envelope_data(envelope: Envelope[Any], *, with_bytes: bool = False) -> dict[str, Any]:
     """Return the envelope as JSON-ready data, for ``read_envelope``; ``with_bytes`` adds what its texts cannot say."""
     data = envelope.to_dict()
-    if with_bytes and isinstance(envelope.result, Result):
+    return {**data, **beside_texts(envelope, data)} if with_bytes else data
+
+
+def beside_texts(envelope: Envelope[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the texts of an envelope cannot say, as fields to be added to its data; mostly nothing."""
+    more: dict[str, Any] = {}
+    if isinstance(envelope.result, Result):
         pairs = ((name, getattr(envelope.result, name)) for name in _bytes_fields(type(envelope.result)))
         beside = {
             name: base64.b64encode(value).decode()
@@ -61,10 +67,10 @@ def envelope_data(envelope: Envelope[Any], *, with_bytes: bool = False) -> dict[
             if value is not None and value != _as_text(name, data["result"])
         }
         if beside:
-            data["bytes"] = beside
-    if with_bytes and (words := _hints(envelope)):
-        data["hints"] = words
-    return data
+            more["bytes"] = beside
+    if words := _hints(envelope):
+        more["hints"] = words
+    return more
 
 
 def _hints(envelope: Envelope[Any]) -> dict[str, dict[str, str]]:

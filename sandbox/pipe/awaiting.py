@@ -60,6 +60,7 @@ async def request(
     finally:
         if pending.on_room == task.wake:
             transport.forget(pending)
+            pending.on_room = None  # they would keep each other until the garbage is collected
     reply = transport.accept(pending, fields, reply)
     if task.cancelled:
         raise asyncio.CancelledError

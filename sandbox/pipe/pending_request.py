@@ -138,8 +138,9 @@ class PendingRequest:
         """Have the caller look again."""
         if self.bell.empty():  # one ring is enough: the caller looks at everything after it
             self.bell.put(None)
-        if self.on_room is not None:
-            self.on_room()
+        on_room = self.on_room  # the caller may leave meanwhile
+        if on_room is not None:
+            on_room()
 
     def cancel(self) -> None:
         """Have the caller ask the guest to stop. May be called from any thread and from a signal handler."""

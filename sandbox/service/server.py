@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -109,6 +110,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
+        _collect_often_and_little()
         key = await first_key(self._house.keys, self._house.settings.data)
         scheme = "https" if self._house.settings.tls_cert else "http"
         host, port = self._listener.getsockname()[:2]
@@ -139,6 +141,17 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self._metrics is not None:
             await self._metrics.close()
+
+
+def _collect_often_and_little() -> None:
+    """Have the collector of garbage hold up requests for no more than a few milliseconds.
+
+    The command ``gamebox`` lets it run every 50,000 objects, which is right for a short command, and a pause of 50 ms here. What
+    a service starts with is never garbage: all modules, two thirds of its objects.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(1000, 20, 20)
 
 
 def _raised_descriptor_limit() -> int:

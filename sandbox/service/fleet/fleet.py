@@ -18,6 +18,8 @@ from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.service.clock import now
 from sandbox.service.http.bodies import CreateSandbox, ForkSandbox
 from sandbox.service.http.problems import Problem
+from sandbox.service.requests.answers import AnswerRoom
+from sandbox.service.requests.under_way import Requests
 from sandbox.service.settings import Settings
 from sandbox.service.store import requests as request_rows
 from sandbox.service.store import sandboxes as rows
@@ -69,6 +71,7 @@ class Fleet:
         self.settings, self.database, self.broadcast, self.tenants = settings, database, broadcast, tenants
         self._live: dict[str, LiveSandbox] = {}
         self.watching = Watching()
+        self._answers = AnswerRoom()
         self._clock = ClockJumps(database)
         self.workers = Workers(settings, tenants)
         self.spawn, self._in_engine = self.workers.spawn, self.workers.in_engine
@@ -409,6 +412,7 @@ class Fleet:
 
         event = await self.database.call(forget)
         await live.checkpoints.remove()
+        live.requests.forget_answers()
         self._live.pop(record.id, None)
         self.tenants.ledger.release(record.id)
         self.broadcast.publish(event)
@@ -466,7 +470,8 @@ class Fleet:
         checkpoints = Checkpoints(self.database, self.settings.data, record.id, room)
         output = self.tenants.find(record.tenant).output
         attach = lambda: self._attach(self._live[record.id])  # noqa: E731
-        return LiveSandbox(record, attach, output, checkpoints, self.watching)
+        requests = Requests(record.tenant, self._answers)
+        return LiveSandbox(record, attach, output, checkpoints, self.watching, requests=requests)
 
 
 def _forget_old(at: float) -> Callable[[Any], None]:

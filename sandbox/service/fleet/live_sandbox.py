@@ -18,12 +18,13 @@ from sandbox.pipe.watching import CancelToken, Watch
 from sandbox.readers import Hint
 from sandbox.service.clock import iso, now
 from sandbox.service.http.state_arguments import STATE_ARGUMENTS, state_problem
+from sandbox.service.requests.answers import Answer
 from sandbox.service.requests.bridges import BodyBridge
 from sandbox.service.requests.output import OutputLog
 from sandbox.service.requests.refill import refill
 from sandbox.service.requests.sent_again import is_safe, unknown_effects
 from sandbox.service.requests.spill import Spill, SpillRoom
-from sandbox.service.requests.under_way import Answer, Requests, RequestUnderWay, digest_of, reused
+from sandbox.service.requests.under_way import Requests, RequestUnderWay, digest_of, reused
 from sandbox.service.store import requests as rows
 from sandbox.service.store.database import Database
 from sandbox.service.store.requests import KnownRequest

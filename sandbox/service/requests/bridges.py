@@ -39,6 +39,13 @@ class Bridge:
             self._broken = True
             self._tell()
 
+    def discard(self) -> None:
+        """Leave, and forget what nobody reads any more. From any thread."""
+        with self._changed:
+            self._pieces.clear()
+            self._size = 0
+        self.break_off()
+
     @property
     def is_over(self) -> bool:
         """Whether nothing more is read."""

@@ -1,4 +1,4 @@
-"""Which requests that a service before this one has sent are sent again: those that are not done twice by that."""
+"""Which requests are sent again whose answers are not kept, mostly of a service before this one: those that are not done twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unknown_effects() -> Failure[Any]:
     """Return the answer to a request that is not sent again."""
     return Failure(
         ErrorCode.transfer_incomplete,
-        "The request was sent before the service was restarted, and what became of it is not known.",
+        "The request was sent before, by a service that has ended or long ago, and what became of it is not known.",
         "Look at what it should have changed before you send it again, with another request id.",
         effects="unknown",
     )

@@ -5,48 +5,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from sandbox.envelope import Envelope
-from sandbox.operations.wire import envelope_data
 from sandbox.pipe.watching import CancelToken
 from sandbox.service.http.problems import Problem, ProblemCode
 
+from .answers import Answer, AnswerRoom
 from .bridges import BodyBridge
 from .output import OutputLog
 
-# Answers that are kept for those who ask again with the same id.
-MOST_ANSWERS, MOST_ANSWER_BYTES = 64, 8 << 20
 # They go on when their clients leave, so that the bound on a tenant's connections does not bound them.
 MOST_UNDER_WAY = 1000
 # How long the whole output of a command that has ended can be read by those who were cut.
 SPILL_SECONDS = 300.0
+# That of every request that was answered: there is nothing left to be stopped.
+_ENDED = CancelToken()
 
 
-class Answer:
-    """An envelope, and how it is sent."""
-
-    def __init__(self, envelope: Envelope[Any]) -> None:
-        self.envelope = envelope
-        self.plain = _encoded(envelope, with_bytes=False)
-        """The envelope as JSON. Bytes of names that are not UTF-8 come as lone surrogates, escaped."""
-
-    def json(self, *, with_bytes: bool) -> bytes:
-        """Return the envelope as JSON, with the bytes of its result that texts cannot hold for those who ask for them."""
-        return _encoded(self.envelope, with_bytes=True) if with_bytes else self.plain
-
-
-def _encoded(envelope: Envelope[Any], *, with_bytes: bool) -> bytes:
-    return json.dumps(envelope_data(envelope, with_bytes=with_bytes)).encode()
-
-
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class RequestUnderWay:
-    """One request; ``answer`` is known once ``task`` is done. ``output`` is None unless it is streamed.
+    """One request; once it has an ``answer``, it has no ``task`` any more. ``output`` is None unless it is streamed.
 
-    ``stdin`` is what the command reads if its client streams it. ``resent`` says that a service before this one sent it, too.
+    ``stdin`` is what the command reads if its client streams it. ``resent`` says that it was sent before, and not answered by
+    what is kept here.
     """
 
     id: str
@@ -57,28 +42,30 @@ class RequestUnderWay:
     cancel: CancelToken = field(default_factory=CancelToken)
     task: asyncio.Task[Answer] | None = None
     resent: bool = False
-
-    @property
-    def answer(self) -> Answer | None:
-        """The answer; None while it is not known."""
-        task = self.task
-        done = task is not None and task.done() and not task.cancelled() and task.exception() is None
-        return task.result() if task is not None and done else None
+    answer: Answer | None = None
 
     async def wait(self) -> Answer:
         """Wait for the answer; if the waiting is cancelled, the request goes on. Raises what it raised."""
+        if self.answer is not None:
+            return self.answer
         if self.task is None:
             raise RuntimeError("the request was not begun")
         return await asyncio.shield(self.task)
 
+    def end(self, answer: Answer) -> None:
+        """Keep the answer, and nothing of how it came: a task has all that its request brought along, 14 KiB."""
+        self.answer = answer
+        self.task, self.cancel = None, _ENDED
+
 
 class Requests:
-    """The requests under way of one sandbox, and its last answers, by their ids."""
+    """The requests under way of one sandbox of a tenant, and its last answers, by their ids; ``room`` is for those."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str = "", room: AnswerRoom | None = None) -> None:
+        self._tenant, self._room = tenant, room or AnswerRoom()
         self._by_id: dict[str, RequestUnderWay] = {}
-        self._answered: dict[str, int] = {}  # the sizes of the answers with what is kept of their output, in their order
-        self._kept_bytes = 0
+        # What gives back the room of each answer.
+        self._answered: dict[str, Callable[[], None]] = {}
 
     def find(self, ident: str) -> RequestUnderWay:
         """Return a request under way, or one that was answered lately. Raises Problem."""
@@ -123,22 +110,35 @@ class Requests:
         """Return the requests that were not answered yet."""
         return [each for each in self._by_id.values() if each.task is not None and not each.task.done()]
 
+    def forget_answers(self) -> None:
+        """Forget what was answered."""
+        for ident, forget in tuple(self._answered.items()):
+            self._room.give_back(self._tenant, forget)
+            self._forget(ident)
+
     def _ended(self, request: RequestUnderWay, task: asyncio.Task[Answer]) -> None:
         if request.output is not None:
             request.output.finish()
-            asyncio.get_running_loop().call_later(SPILL_SECONDS, request.output.forget_spill)
+            # Only what is still kept then: an answer that has gone takes its output with it.
+            asyncio.get_running_loop().call_later(SPILL_SECONDS, _forget_spill, weakref.ref(request.output))
         if request.stdin is not None:
-            request.stdin.break_off()
+            request.stdin.discard()
         if task.cancelled() or task.exception() is not None:  # nothing to be had by asking again
             self._by_id.pop(request.id, None)
             return
+        request.end(task.result())
         kept_output = 0 if request.output is None else request.output.memory_bytes
-        self._answered[request.id] = size = len(task.result().plain) + kept_output
-        self._kept_bytes += size
-        while len(self._answered) > 1 and (len(self._answered) > MOST_ANSWERS or self._kept_bytes > MOST_ANSWER_BYTES):
-            oldest = next(iter(self._answered))
-            self._kept_bytes -= self._answered.pop(oldest)
-            del self._by_id[oldest]
+        self._answered[request.id] = forget = partial(self._forget, request.id)
+        self._room.keep(self._tenant, forget, task.result().size + kept_output)
+
+    def _forget(self, ident: str) -> None:
+        del self._by_id[ident], self._answered[ident]
+
+
+def _forget_spill(found: weakref.ref[OutputLog]) -> None:
+    output = found()
+    if output is not None:
+        output.forget_spill()
 
 
 def digest_of(operation: str, args: Mapping[str, Any]) -> bytes:

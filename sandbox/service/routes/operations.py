@@ -11,7 +11,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
-from sandbox.envelope import Failure
 from sandbox.operations import OPERATIONS
 from sandbox.operations.base import Transfer
 from sandbox.operations.wire import STATE_METHODS
@@ -25,9 +24,10 @@ from sandbox.service.http.reading import has_header, is_request_id, offset_of, r
 from sandbox.service.http.route_table import methods_of
 from sandbox.service.keys import Caller
 from sandbox.service.operators.facts import note
+from sandbox.service.requests.answers import Answer
 from sandbox.service.requests.bridges import BrokenOffError
 from sandbox.service.requests.output import OutputGoneError, OutputLog
-from sandbox.service.requests.under_way import Answer, Requests, RequestUnderWay, unknown_request
+from sandbox.service.requests.under_way import Requests, RequestUnderWay, unknown_request
 
 router = APIRouter(tags=["operations"])
 NAMES = (*(name for name, kind in OPERATIONS.items() if not issubclass(kind, Transfer)), *STATE_METHODS)
@@ -171,8 +171,8 @@ async def _answered(request: Request, caller: Caller, sent: RequestUnderWay, off
 
 def _note_failure(request: Request, answer: Answer) -> None:
     """Note for log and audit what an operation came to."""
-    if isinstance(answer.envelope, Failure):
-        note(request.scope, code=str(answer.envelope.code))
+    if answer.code:
+        note(request.scope, code=answer.code)
 
 
 def _is_gone(sent: RequestUnderWay, offset: int | None) -> bool:
@@ -207,7 +207,7 @@ async def _events(
             return
     answer = await sent.wait()
     _note_failure(request, answer)
-    for notice in answer.envelope.notices:
+    for notice in answer.notices:
         yield event("notice", notice.to_dict(), offset)
     yield event("envelope", answer.json(with_bytes=with_bytes), offset)
 

@@ -35,13 +35,13 @@ class Pace:
                 raise
         else:
             self._young[tenant] += 1
-        is_young = True
+        timer: asyncio.TimerHandle | None = None
 
         def leave() -> None:
-            nonlocal is_young
-            if is_young:
-                is_young = False
+            nonlocal timer
+            if timer is not None:
                 timer.cancel()
+                timer = None  # they would keep each other until the garbage is collected
                 self._leave(tenant)
 
         timer = asyncio.get_running_loop().call_later(YOUNG_SECONDS, leave)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
 from sandbox.operations import Stat
 from sandbox.pipe import awaiting
+from sandbox.pipe.pending_request import PendingRequest
 from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import CancelToken, Watch
 from sandbox.testing import GuestRequest, ScriptedGuest
@@ -46,6 +48,26 @@ def test_two_hundred_awaited_runs_start_no_thread() -> None:
             assert names() == before
 
     asyncio.run(main())
+
+
+def test_what_was_awaited_leaves_nothing_for_the_collector_of_garbage() -> None:
+    def count() -> int:
+        return sum(isinstance(each, PendingRequest) for each in gc.get_objects())
+
+    async def main() -> None:
+        async with AsyncEnvironment(LocalEnvironment()) as env:
+            await env.run("true")
+            before = count()  # the greeting, which a thread has waited for
+            await env.run("true")
+            await env.stat(".")
+            assert count() == before
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
 
 
 def test_a_command_has_ended_when_the_cancellation_of_its_task_is_raised(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 
 import pytest
 
@@ -89,3 +92,25 @@ def test_a_tenant_that_was_here_some_time_ago_is_no_other(monkeypatch: pytest.Mo
         assert done(busy) == 10
 
     asyncio.run(main())
+
+
+def test_a_request_that_was_answered_leaves_nothing_for_the_collector_of_garbage() -> None:
+    request: ContextVar[dict[str, Leave]] = ContextVar("request")
+
+    async def visit() -> weakref.ref[Leave]:
+        state: dict[str, Leave] = {}
+        request.set(state)  # which timers keep, too
+        state["leave"] = leave = await Pace().enter("one")
+        leave()
+        return weakref.ref(leave)
+
+    async def main() -> bool:
+        seen = await asyncio.create_task(visit())
+        await settle()
+        return seen() is None
+
+    gc.disable()
+    try:
+        assert asyncio.run(main())
+    finally:
+        gc.enable()
