@@ -56,25 +56,23 @@ def engine_problem() -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share an engine, a service or a sandbox go to one worker: each worker would start its own of them.
+    """Tests of a module that share a service or a sandbox go to one worker: each worker would start its own of them.
 
-    The group is the module of a fixture for a module, or a fixture for the whole run. xdist begins with the largest groups.
+    xdist begins with the largest groups. An engine for the whole run is no reason for one group: it takes 4 s to start, and the tests
+    on it a quarter of the run.
     """
     for item in items:
-        if item.get_closest_marker("xdist_group") is None and (group := shared_by(item)) is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+        if item.get_closest_marker("xdist_group") is None and shares(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
-def shared_by(item: pytest.Item) -> str | None:
-    """Return a name for what the test shares with others, or None. Fixtures of pytest and of plugins do not count."""
+def shares(item: pytest.Item) -> bool:
+    """Return whether the test has a fixture of ours for all of its module. Those of pytest and of plugins do not count."""
     if not isinstance(item, pytest.Function):
-        return None
+        return False
     named = item._fixtureinfo.name2fixturedefs
     ours = [named[name][-1] for name in item.fixturenames if name in named and named[name][-1].baseid]
-    for each in ours:
-        if each.scope == "session" and each.argname != nothing_is_left.__name__:
-            return each.argname
-    return item.nodeid.partition("::")[0] if any(each.scope == "module" for each in ours) else None
+    return any(each.scope == "module" for each in ours)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -112,7 +112,7 @@ def attach_kept(
     With ``remote``, or if a service is named in the environment, it is one of the service's.
     """
     if wants_service() if remote is None else remote:
-        return attach_remote(known, network, allow)
+        return attach_remote(known, network, allow, connection_file(network_log, network or "none"))
     from sandbox.docker.environment import DockerEnvironment
 
     rules = policy_of(network or "none", allow) if allow or network is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from sandbox.docker.spec import Flag
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sandbox.client.environment import RemoteEnvironment
     from sandbox.client.listing import RemoteSandbox
     from sandbox.environment.sandboxed import SandboxedEnvironment
+    from sandbox.network.connections import Connection
 
 URL = "GAMEBOX_URL"
 REMOTE_HELP = "Use the service at GAMEBOX_URL, with the key in GAMEBOX_API_KEY; so does every command while GAMEBOX_URL is set."
@@ -28,6 +29,7 @@ _OF_SERVICES = frozenset(
         "image",
         "network",
         "allow",
+        "network_log",
         "memory",
         "cpus",
         "disk",
@@ -59,10 +61,12 @@ def refuse_with_service(values: Mapping[str, Any], flags: Mapping[str, Flag]) ->
             )
 
 
-def remote_sandbox(asked: Mapping[str, Any], *, name: str | None, keep_seconds: float | None) -> SandboxedEnvironment:
+def remote_sandbox(
+    asked: Mapping[str, Any], *, name: str | None, keep_seconds: float | None, log: Callable[[Connection], None] | None
+) -> SandboxedEnvironment:
     """Return a new sandbox of the service with these arguments, not started; it is kept if it has ``keep_seconds``.
 
-    It then ends when nothing was done in it for that long. Raises SandboxError.
+    It then ends when nothing was done in it for that long. ``log`` gets its connections. Raises SandboxError.
     """
     from sandbox.client.environment import RemoteEnvironment
     from sandbox.client.listing import NAME
@@ -71,11 +75,18 @@ def remote_sandbox(asked: Mapping[str, Any], *, name: str | None, keep_seconds: 
     if keep_seconds is not None:
         life = max(keep_seconds, LEAST_LIFE_SECONDS)
         kept = {"keep": True, "idle_seconds": keep_seconds, "time_to_live_seconds": life, "renew": True}
-    return _as_sandboxed(RemoteEnvironment(**asked, **kept, metadata=None if name is None else {NAME: name}))
+    made = RemoteEnvironment(**asked, **kept, metadata=None if name is None else {NAME: name})
+    made.on_connection = log
+    return _as_sandboxed(made)
 
 
-def attach_remote(known: str, network: str | None, allow: Sequence[str]) -> SandboxedEnvironment:
-    """Return the sandbox of the service with this id or name; its network stays, unless rules are given. Raises SandboxError."""
+def attach_remote(
+    known: str, network: str | None, allow: Sequence[str], log: Callable[[Connection], None] | None
+) -> SandboxedEnvironment:
+    """Return the sandbox of the service with this id or name; its network stays, unless rules are given.
+
+    ``log`` gets its connections. Raises SandboxError.
+    """
     from sandbox.client.environment import RemoteEnvironment
     from sandbox.client.listing import find_sandbox
     from sandbox.client.service import Service
@@ -88,6 +99,7 @@ def attach_remote(known: str, network: str | None, allow: Sequence[str]) -> Sand
     finally:
         service.close()
     found = RemoteEnvironment.attach(ident, renew=True)
+    found.on_connection = log
     if allow or network is not None:
         try:
             found.network = policy_of(network or "none", allow)

@@ -169,14 +169,15 @@ def sandbox_of(
 
         sys.stderr.write("warning: --local runs on this host without isolation\n")
         return LocalEnvironment(workspace=values["workspace"], limits=limits, env=variables, read_roots=read_roots)
+    log = connection_file(values["network_log"], network or "none")
     if remote:
         named = {name: values[name] for name in ("image", "workspace", "ca_bundle", "profile")}
         converted = {"limits": limits, "network": policy, "env": variables, "read_roots": read_roots}
-        return remote_sandbox({**named, **converted}, name=kept.name, keep_seconds=kept.seconds if kept.keep else None)
+        keep_seconds = kept.seconds if kept.keep else None
+        return remote_sandbox({**named, **converted}, name=kept.name, keep_seconds=keep_seconds, log=log)
     from sandbox.docker.environment import DockerEnvironment
 
     services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
-    log = connection_file(values["network_log"], network or "none")
     as_typed = {f.name: values[f.name] for f in fields(SandboxSpec) if f.name in FLAGS}
     converted = {
         "limits": limits,

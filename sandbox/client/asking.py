@@ -28,11 +28,9 @@ from sandbox.pipe.stdin import pieces
 from sandbox.pipe.watching import Watch
 
 from .codes import ProblemCode
-from .events import Event, parse_events
+from .events import EVENTS, SILENT_SECONDS, Event, parse_events
 from .service import READ_SECONDS, Attempts, Call, Service, nonsense
 
-# A service comments every 15 s on a stream of events: one that is silent for longer is asked again.
-SILENT_SECONDS = 45.0
 # Without a deadline of its own, an operation is asked for again after this time: the service may have been stopped meanwhile.
 WITHOUT_DEADLINE_SECONDS = 120.0
 # More input than this is streamed beside the request.
@@ -41,7 +39,6 @@ STOP_SECONDS = 15.0
 LOOK_AGAIN_SECONDS = 0.05
 BYTES_TOO = {"X-Gamebox-Bytes": "base64"}
 _IDENT = re.compile(r"[A-Za-z0-9._-]{1,64}")
-EVENTS = "text/event-stream"
 # Of "output" a service does not know any more which of both it was.
 _STREAMS = {"stdout": b"\x01", "stderr": b"\x02", "output": b"\x01"}
 

@@ -32,6 +32,7 @@ from sandbox.transfers.copying import Incoming, outgoing
 
 from .asking import BYTES_TOO, INLINE_STDIN_BYTES, Asked, ident_of, new_ident
 from .codes import ProblemCode
+from .connections import Connections
 from .creating import START_SECONDS, Creation
 from .initial_files import certificates, checked_workspace
 from .network import RemoteNetwork, network_data
@@ -140,6 +141,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         self._changing = threading.RLock()
         self._ending = threading.RLock()
         self._tunnels = Tunnels(self.service, self._path)
+        self._connections = Connections(self.service, self._path_in_use, lambda text: self.hidden.mask.names(text))
         self._start_error: SandboxError | None = None
         self._id: str | None = None
         self._closed = self._deleted = False
@@ -198,6 +200,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         keep, self.keep = self.keep, False  # one that is to be kept is not left by a start that failed
         try:
             self._take(Creation(self.service, "/v1/sandboxes", self._body).carry_out())
+            self._connections.begin(0)
             self._fill()
             if self._closed:
                 raise _closed()
@@ -243,6 +246,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             return None
         self._closed = True
         with self._ending:  # a second thread waits until the first has ended it
+            self._connections.end()
             self._tunnels.close()
             ident, error = self._id, None
             if ident is not None and delete and not self._deleted:
@@ -266,6 +270,10 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         if self._id is None:
             raise _not_started()
         return _path_of(self._id)
+
+    def _path_in_use(self) -> str | None:
+        """Return the address of the sandbox, or None if it is not in use."""
+        return None if self._id is None or self._closed else _path_of(self._id)
 
     def _summary(self) -> tuple[str, ...]:
         return self.image, "at", self.service.url, "closed" if self._closed else self._id or "not started"
@@ -294,11 +302,6 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
     def _change(self, method: str, place: str, body: Mapping[str, Any] | None = None) -> None:
         data = None if body is None else json.dumps(body).encode()
         self.service.request(Call(method, self._path() + place, data, repeatable=True))
-
-    def _found_at(self, place: str) -> Any:
-        if self._id is None or self._closed:
-            return None
-        return self.service.json(Call("GET", _path_of(self._id) + place, repeatable=True))
 
     def _change_network(self, network: Network) -> None:
         if self._id is None and not self._closed:

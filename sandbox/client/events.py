@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from sandbox.errors import SandboxUnavailableError
 
+EVENTS = "text/event-stream"
+# A service comments every 15 s on a stream of events: one that is silent for longer is asked again.
+SILENT_SECONDS = 45.0
 # More than any event of a service has: the envelope of a command is one.
 MOST_BYTES = 256 << 20
 
@@ -25,32 +28,45 @@ def parse_events(chunks: Iterable[bytes]) -> Iterator[Event]:
 
     Raises SandboxUnavailableError for an event that does not end.
     """
-    name, data, ident = "", list[str](), ""
-    for line in _lines(chunks):
+    parser = EventParser()
+    for chunk in chunks:
+        yield from parser.feed(chunk)
+
+
+class EventParser:
+    """Reads a stream of events, whose lines end with LF or CRLF, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._size = 0
+        self._name, self._ident = "", ""
+        self._data: list[str] = []
+
+    def feed(self, chunk: bytes) -> Iterator[Event]:
+        """Yield the events that end in the next chunk. Raises SandboxUnavailableError for one that does not end."""
+        *ended, rest = chunk.split(b"\n")
+        for line in ended:
+            whole = b"".join([*self._held, line]).rstrip(b"\r").decode("utf-8", "replace")
+            self._held, self._size = [], 0
+            if (event := self._take(whole)) is not None:
+                yield event
+        self._held.append(rest)
+        self._size += len(rest)
+        if self._size > MOST_BYTES:
+            raise SandboxUnavailableError("service_failed", "The service sent an event that is too long.")
+
+    def _take(self, line: str) -> Event | None:
+        """Return the event that the line ends, if it ends one."""
         if not line:
-            if data:
-                yield Event(name or "message", "\n".join(data), ident)
-            name, data = "", []
-            continue
+            name, data = self._name, self._data
+            self._name, self._data = "", []
+            return Event(name or "message", "\n".join(data), self._ident) if data else None
         key, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if key == "event":
-            name = value
+            self._name = value
         elif key == "data":
-            data.append(value)
+            self._data.append(value)
         elif key == "id" and "\0" not in value:
-            ident = value
-
-
-def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines of a stream whose lines end with LF or CRLF."""
-    held, size = list[bytes](), 0
-    for chunk in chunks:
-        *ended, rest = chunk.split(b"\n")
-        for line in ended:
-            yield b"".join([*held, line]).rstrip(b"\r").decode("utf-8", "replace")
-            held, size = [], 0
-        held.append(rest)
-        size += len(rest)
-        if size > MOST_BYTES:
-            raise SandboxUnavailableError("service_failed", "The service sent an event that is too long.")
+            self._ident = value
+        return None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 from sandbox.docker.spec import SandboxSpec
@@ -16,9 +14,8 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.connections import Connection
 from sandbox.network.policy import Network
 
+from .connections import Connections, Listener
 from .tunnels import RemoteForward, Tunnels
-
-log = logging.getLogger(__name__)
 
 
 class RemoteNetwork(ABC):
@@ -28,6 +25,7 @@ class RemoteNetwork(ABC):
     # Held while the policy is read and replaced, so that no change is lost.
     _changing: threading.RLock
     _tunnels: Tunnels
+    _connections: Connections
 
     @abstractmethod
     def _change_network(self, network: Network) -> None:
@@ -57,30 +55,23 @@ class RemoteNetwork(ABC):
             self.network = changed = self._policy.without(*rules)
         return changed
 
-    @abstractmethod
-    def _found_at(self, place: str) -> Any:
-        """Return what the service has at a place below the sandbox; None if this is not in use. Raises SandboxError."""
-
     @property
     def connections(self) -> tuple[Connection, ...]:
         """The last 1,000 connections, as the service has them now; it forgets them when it is restarted. () if it has none."""
-        try:
-            found = self._found_at("/connections")
-            items = [] if found is None else found["items"]
-            return tuple(Connection(**{name: value for name, value in each.items() if name != "id"}) for each in items)
-        except (SandboxError, KeyError, TypeError, AttributeError):
-            log.info("the service did not list the connections", exc_info=True)
-            return ()
+        return self._connections.last()
 
     @property
-    def on_connection(self) -> Callable[..., None] | None:
-        """Not supported over a service: reading raises AttributeError, setting a function SandboxError. See ``connections``."""
-        raise AttributeError("on_connection")
+    def on_connection(self) -> Listener | None:
+        """Called for each connection as it ends or is refused, in a thread of its own, about half a second later.
+
+        Setting a function asks the service of a started sandbox which connections there were before; setting None, and ``close``,
+        pass on what has ended since the last call. What ends shortly before the service is restarted is lost.
+        """
+        return self._connections.listener
 
     @on_connection.setter
-    def on_connection(self, call: Callable[..., None] | None) -> None:
-        if call is not None:
-            raise _unsupported("on_connection", "the service lists the connections; see env.connections.")
+    def on_connection(self, call: Listener | None) -> None:
+        self._connections.listen(call)
 
     def forward(self, port: int, host_port: int = 0) -> Envelope[RemoteForward]:
         """See ``SandboxedEnvironment.forward``. Each connection goes through the service; this needs the extra ``remote``."""
@@ -103,6 +94,3 @@ def network_data(network: Network) -> Any:
     """Return the rules as a service takes them."""
     return SandboxSpec(network=network).to_data().get("network", {"mode": "none"})
 
-
-def _unsupported(what: str, why: str) -> SandboxError:
-    return SandboxError(ErrorCode.operation_not_supported, f"RemoteEnvironment has no {what}: {why}", "Use DockerEnvironment.")

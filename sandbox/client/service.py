@@ -11,8 +11,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -149,10 +149,22 @@ class Service:
 
     async def json_awaited(self, call: Call, client: httpx.AsyncClient) -> Any:
         """Do what ``json`` does over the connections of ``client``, without a thread."""
+        return self._data(call, await self._attempt_awaited(call, client, stream=False))
+
+    @asynccontextmanager
+    async def stream_awaited(self, call: Call, client: httpx.AsyncClient) -> AsyncIterator[httpx.Response]:
+        """Do what ``stream`` does over the connections of ``client``, without a thread."""
+        response = await self._attempt_awaited(call, client, stream=True)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _attempt_awaited(self, call: Call, client: httpx.AsyncClient, *, stream: bool) -> httpx.Response:
         attempts = self.attempts(call)
         while True:
             try:
-                response = await client.send(_request(client, call))
+                response = await client.send(_request(client, call), stream=stream)
             except httpx.TransportError as error:
                 if call.joins and isinstance(error, httpx.ReadTimeout) and await asyncio.to_thread(self.is_alive):
                     attempts = self.attempts(call)
@@ -161,7 +173,8 @@ class Service:
                 continue
             self._answered = True
             if response.is_success:
-                return self._data(call, response)
+                return response
+            await response.aread()
             await asyncio.sleep(attempts.seconds_after(response))
 
     def _data(self, call: Call, response: httpx.Response) -> Any:

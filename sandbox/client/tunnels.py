@@ -10,16 +10,14 @@ import contextlib
 import errno
 import json
 import os
-import queue
 import socket
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.interrupts import Shield
 from sandbox.network.relay import RESET
 
+from .loop_thread import CLOSE_SECONDS, LoopThread
 from .service import Service
 from .sockets import check_library, connecting
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 10.0
-CLOSE_SECONDS = 5.0
 READ_BYTES = 64 << 10
 MOST_FORWARDS = 64
 # In the backlog, and at once: what a sandbox takes.
@@ -42,9 +39,7 @@ class Tunnels:
 
     def __init__(self, service: Service, path: Callable[[], str]) -> None:
         self._service, self._path = service, path
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = LoopThread("gamebox-tunnels")
         self._forwards: tuple[RemoteForward, ...] = ()
 
     def open(self, port: int, host_port: int) -> RemoteForward:
@@ -57,9 +52,9 @@ class Tunnels:
                 f"{MOST_FORWARDS} ports are forwarded already.",
                 "Close one that is not needed: env.forwards()[0].close().",
             )
-        made = RemoteForward(self, port, lambda: connecting(self._service, path))
+        made = RemoteForward(self._thread, port, lambda: connecting(self._service, path))
         try:
-            made.port = self.run(made.listen(host_port), START_SECONDS)
+            made.port = self._thread.run(made.listen(host_port), START_SECONDS)
         except OSError as error:
             why = "it is in use" if error.errno == errno.EADDRINUSE else os.strerror(error.errno or errno.EIO)
             raise SandboxError(
@@ -82,58 +77,7 @@ class Tunnels:
         """Close all of them, and end the thread; may be called more than once."""
         for each in self._forwards:
             each.close()
-        with Shield(), self._lock:
-            loop, self._loop = self._loop, None
-            thread = self._thread
-            if loop is not None:
-                loop.call_soon_threadsafe(loop.stop)
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(CLOSE_SECONDS)
-
-    def run(self, work: Coroutine[Any, Any, Any], seconds: float) -> Any:
-        """Return what the coroutine returns, which the loop carries out. Raises what it raises, and SandboxError if it is late."""
-        # Not a Future: a Ctrl-C can leave its lock taken.
-        done: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-        async def carry_out() -> None:
-            try:
-                done.put((await work, None))
-            except BaseException as error:  # noqa: BLE001  # raised where it was asked for
-                done.put((None, error))
-
-        with Shield(), self._lock:
-            if self._loop is None:
-                self._start()
-            loop = self._loop
-            assert loop is not None  # noqa: S101  # it was started
-            loop.call_soon_threadsafe(lambda: loop.create_task(carry_out()))
-        try:
-            found, error = done.get(timeout=seconds)
-        except queue.Empty:
-            raise SandboxError(
-                ErrorCode.invalid_configuration, f"The ports stood still for {seconds:g} s.", "Try again."
-            ) from None
-        if error is not None:
-            raise error
-        return found
-
-    def _start(self) -> None:
-        loop = asyncio.new_event_loop()
-
-        def run() -> None:
-            asyncio.set_event_loop(loop)
-            try:
-                loop.run_forever()
-                tasks = asyncio.all_tasks(loop)
-                for each in tasks:
-                    each.cancel()
-                loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            finally:
-                loop.close()
-
-        self._loop = loop
-        self._thread = threading.Thread(target=run, name="gamebox-tunnels", daemon=True)
-        self._thread.start()
+        self._thread.close()
 
 
 class RemoteForward:
@@ -144,10 +88,10 @@ class RemoteForward:
 
     host = LOOPBACK
 
-    def __init__(self, tunnels: Tunnels, sandbox_port: int, connect: Callable[[], Any]) -> None:
+    def __init__(self, thread: LoopThread, sandbox_port: int, connect: Callable[[], Any]) -> None:
         """Create it closed; ``listen`` opens it."""
         self.sandbox_port, self.port = sandbox_port, 0
-        self._tunnels, self._connect = tunnels, connect
+        self._thread, self._connect = thread, connect
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -184,7 +128,7 @@ class RemoteForward:
         if not self._closed:
             self._closed = True
             with contextlib.suppress(SandboxError):
-                self._tunnels.run(self._end(), CLOSE_SECONDS)
+                self._thread.run(self._end(), CLOSE_SECONDS)
 
     async def listen(self, host_port: int) -> int:
         """Listen, in the loop; return the port. Raises OSError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
@@ -18,8 +19,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from sandbox import RemoteEnvironment
+from sandbox import AsyncRemoteEnvironment, RemoteEnvironment
+from sandbox.network.connections import Connection
 from tests.integration.observing import eventually
+from tests.programs import run_gamebox
 from tests.servers.gamebox_service import ServiceProcess, shared_service
 
 from .api import Api
@@ -27,6 +30,7 @@ from .api import Api
 pytestmark = pytest.mark.engine
 SERVER = Path(__file__).parents[2] / "servers/in_sandbox.py"
 PORT = 8000
+TRY = "python3 -c 'import urllib.request as u; u.urlopen(\"http://{}\")'"
 
 
 @pytest.fixture(scope="module")
@@ -438,6 +442,44 @@ def test_the_connections_that_a_sandbox_has_tried(api: Api, sandbox: str) -> Non
         assert env.connections[before].why == said.data["why"]
         assert len(env.connections) == len(items)
     assert env.connections == ()
+
+
+def test_connections_are_passed_on_as_they_end(sandbox: str) -> None:
+    service = shared_service()
+    heard: list[str] = []
+
+    def listen(connection: Connection) -> None:
+        heard.append(f"{connection.host} {connection.outcome}")
+
+    with RemoteEnvironment.attach(sandbox, url=service.url, api_key=service.key) as env:
+        env.secret("HOST", "s3cr3t-host")
+        env.run(TRY.format("before.example.com"))
+        env.on_connection = listen
+        env.run(TRY.format("s3cr3t-host.example.com"))
+        assert eventually(lambda: heard == ["***HOST***.example.com denied"], 30)
+        env.run(TRY.format("last.example.com"))
+        env.on_connection = None  # is told of what has ended
+        env.run(TRY.format("after.example.com"))
+    assert heard[1:] == ["last.example.com denied"]
+
+    async def use() -> None:
+        env = await AsyncRemoteEnvironment.attach(sandbox, url=service.url, api_key=service.key)
+        env.on_connection = listen
+        await env.run(TRY.format("loop.example.com"))
+        await env.close()
+
+    asyncio.run(use())
+    assert heard[2:] == ["loop.example.com denied"]
+
+
+def test_connections_are_written_to_a_file(sandbox: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = shared_service()
+    monkeypatch.setenv("GAMEBOX_URL", service.url)
+    monkeypatch.setenv("GAMEBOX_API_KEY", service.key)
+    log = tmp_path / "log"
+    run_gamebox("run", "--in", sandbox, "--network-log", log, "--", "sh", "-c", TRY.format("written.example.com"))
+    (written,) = [json.loads(line) for line in log.read_text().splitlines()]
+    assert (written["host"], written["outcome"]) == ("written.example.com", "denied")
 
 
 def test_a_forwarded_port_is_closed_without_a_word(sandbox: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -65,7 +65,7 @@ def test_keep_use_list_remove(gamebox: Gamebox, tmp_path: Path) -> None:
 
 
 def test_what_has_no_effect_there_is_refused(gamebox: Gamebox) -> None:
-    for option in (["--runtime", "runsc"], ["--cache", "x"], ["--service", "a=https://b"], ["--network-log", "x"], ["--pull"]):
+    for option in (["--runtime", "runsc"], ["--cache", "x"], ["--service", "a=https://b"], ["--pull"]):
         refused = gamebox("run", *option, "--", "true")
         assert (refused.returncode, f"{option[0]} has no effect in a sandbox of a service" in refused.stderr) == (125, True)
     both = gamebox("run", "--local", "--remote", "--", "true")
@@ -99,6 +99,26 @@ def test_an_agent_works_in_one(gamebox: Gamebox, tmp_path: Path) -> None:
     assert (kept["idle_seconds"], kept["time_to_live_seconds"]) == (3600.0, 3600.0)
     assert gamebox("exec", kept["metadata"]["name"], "--", "cat", "a.txt").stdout == "two\n"
     assert gamebox("rm", kept["id"]).returncode == 0
+
+
+def test_a_batch_works_in_some(gamebox: Gamebox, tmp_path: Path) -> None:
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo/a.txt").write_text("one\n")
+    steps = [
+        {"tool": "edit", "args": {"path": "a.txt", "old_text": "one", "new_text": "two"}},
+        {"tool": "finish", "args": {"summary": "changed"}},
+    ]
+    (tmp_path / "script.json").write_text(json.dumps(steps))
+    tasks = [
+        {"id": name, "task": "mend", "repo": "repo", "script": "script.json", "checks": [f"grep -q {word} a.txt"]}
+        for name, word in (("good", "two"), ("bad", "three"))
+    ]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    ran = gamebox("batch", tmp_path / "tasks.jsonl", "-o", tmp_path / "out", "--agent", "coding", "-n", "2", *SMALL)
+    assert "mean 0.500 of 2" in ran.stdout, ran.stderr
+    rewards = {name: json.loads((tmp_path / f"out/{name}/result.json").read_text())["rewards"] for name in ("good", "bad")}
+    assert rewards == {"good": {"reward": 1.0}, "bad": {"reward": 0.0}}
+    assert gamebox("ls", "--json").stdout == "[]\n"
 
 
 def test_a_shell(gamebox: Gamebox) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -17,46 +16,13 @@ from sandbox.client import service as module
 from sandbox.client.codes import ProblemCode
 from sandbox.client.service import Call, Service
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
-
-KEY = "e2b_" + "0" * 40
-Answer = Callable[[BaseHTTPRequestHandler], None]
-
-
-class Scripted(ThreadingHTTPServer):
-    """Answers one request after the other as it was told, and notes them."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: list[Answer] = []
-        self.seen: list[tuple[str, str, dict[str, str], bytes]] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def handle_any(self) -> None:
-        server: Any = self.server
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        server.seen.append((self.command, self.path, dict(self.headers), body))
-        server.answers.pop(0)(self)
-
-    do_GET = do_POST = handle_any  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+from tests.servers.scripted_service import KEY, Handler, Scripted, hangs_up, says, scripted
 
 
 @pytest.fixture
 def server() -> Iterator[Scripted]:
-    made = Scripted()
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
-    thread.start()
-    yield made
-    made.shutdown()
-    made.server_close()
+    with scripted() as made:
+        yield made
 
 
 @pytest.fixture
@@ -64,23 +30,6 @@ def service(server: Scripted) -> Iterator[Service]:
     made = Service(server.url, KEY)
     yield made
     made.close()
-
-
-def says(status: int, data: Any = None, **headers: str) -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        body = json.dumps(data).encode()
-        handler.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            handler.send_header(name.replace("_", "-"), value)
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return answer
-
-
-def hangs_up(handler: BaseHTTPRequestHandler) -> None:
-    handler.connection.shutdown(socket.SHUT_RDWR)
-    handler.close_connection = True
 
 
 def test_the_key_goes_along(server: Scripted, service: Service) -> None:
@@ -211,7 +160,7 @@ def test_a_service_that_restarts_is_waited_for(server: Scripted, service: Servic
         allow_reuse_address = True
 
         def __init__(self) -> None:
-            ThreadingHTTPServer.__init__(self, ("127.0.0.1", port), _Handler)
+            ThreadingHTTPServer.__init__(self, ("127.0.0.1", port), Handler)
             self.answers, self.seen = [says(200, "after")], []
 
     answers: list[Any] = []
