@@ -58,8 +58,8 @@ def engine_problem() -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of a module that share a service or a sandbox go to one worker: each worker would start its own of them.
 
-    xdist begins with the largest groups. An engine for the whole run is no reason for one group: it takes 4 s to start, and the tests
-    on it a quarter of the run.
+    xdist begins with the largest groups. An engine for the whole run makes no group: it starts within 4 s, and the tests on it are
+    a quarter of all.
     """
     for item in items:
         if item.get_closest_marker("xdist_group") is None and shares(item):
