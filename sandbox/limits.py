@@ -21,6 +21,10 @@ DISK_BYTES = 16 * GIB
 
 # More than any system counts in bytes, seconds or anything else.
 _MOST = 1 << 63
+# What a timer of a command can be set for: three years.
+MOST_SECONDS = 1e8
+# An answer has room for no more output (64 MiB, of which 4 for everything else).
+MOST_KEPT_BYTES = 60 * MIB
 
 _OPTIONAL = frozenset(
     {
@@ -115,6 +119,11 @@ class Limits:
     def _check_floors(self) -> None:
         if self.memory_bytes < 32 * MIB:
             _refuse("memory_bytes", self.memory_bytes, "the guest needs at least 33554432 (32 MiB)")
+        for name in ("timeout_seconds", "cpu_seconds_per_command"):
+            if (value := getattr(self, name)) is not None and value > MOST_SECONDS:
+                _refuse(name, value, f"at most {MOST_SECONDS:.0f} (three years)")
+        if self.keep_output_bytes > MOST_KEPT_BYTES:
+            _refuse("keep_output_bytes", self.keep_output_bytes, f"an answer has room for {MOST_KEPT_BYTES} (60 MiB)")
         if self.cpus < 0.01:
             _refuse("cpus", self.cpus, "an engine gives at least 0.01")
         if self.pids < 16:

@@ -15,7 +15,7 @@ from sandbox.argument_types import seconds_or_unlimited
 from sandbox.envelope import Result
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.wire import MAX_REPLY
-from sandbox.limits import Limits
+from sandbox.limits import MOST_KEPT_BYTES, Limits
 from sandbox.messages.faults import fault_error
 from sandbox.messages.waiting import WaitingFor, state_of
 from sandbox.text.command_output import decode_part, join_segments
@@ -226,9 +226,10 @@ class Run(Change):
         """See the base class; limits that were not given are those of the sandbox."""
         self.check()
         timeout = self._timeout_seconds(limits)
-        keep = limits.keep_output_bytes if self.keep_output_bytes is None else self.keep_output_bytes
-        if keep > limits.spill_bytes:
-            raise _invalid(f"keep_output_bytes is {value_text(keep)}, at most {limits.spill_bytes}")
+        most = min(limits.spill_bytes, MOST_KEPT_BYTES)
+        keep = min(limits.keep_output_bytes, most) if self.keep_output_bytes is None else self.keep_output_bytes
+        if keep > most:
+            raise _invalid(f"keep_output_bytes is {value_text(keep)}, at most {most}")
         args = self.model_dump(mode="json", exclude={"stdin", "request_id", "secrets"})
         args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=self._cpu_seconds(limits))
         args["stays_open"] = self.wait_seconds is not None and self.stdin is None
@@ -247,7 +248,7 @@ class Run(Change):
     def _timeout_seconds(self, limits: Limits) -> float | None:
         timeout = self.timeout_seconds
         if timeout is None and not self.background:
-            timeout = limits.timeout_seconds
+            timeout = min(limits.timeout_seconds, limits.max_timeout_seconds)
         if timeout == math.inf:
             if limits.lifetime_seconds is None:
                 raise _invalid(

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-MEMORY = 64 << 20
+MEMORY = 128 << 20
 # Routes that end a sandbox, or stop it, get another one than the rest.
 _PAUSES = ("/pause", "/resume")
 
@@ -23,7 +23,8 @@ class Things:
     def __init__(self, url: str, key: str, image: str) -> None:
         self.image = image
         self._http = httpx.Client(base_url=f"{url}/v1", headers={"X-API-Key": key}, timeout=60, trust_env=False)
-        self._threads = ThreadPoolExecutor(4)
+        self._threads = ThreadPoolExecutor(8)
+        self._begun_before: dict[str, str] = {}
         self._known: dict[str, str] = {}
         self._numbers = itertools.count()
 
@@ -93,11 +94,15 @@ class Things:
 
     def reading(self) -> str:
         """Begin a command that reads its input, and return the id of the request."""
-        body = {"command": "cat", "session": None}
+        body = {"command": "cat", "session": None, "timeout_seconds": 30}
         return self._begun(f"reading-{next(self._numbers)}", body, {"X-Gamebox-Stdin": "stream"})
 
     def _begun(self, ident: str, body: Any, headers: dict[str, str]) -> str:
-        path = self._path
+        """Begin a request; the one like it before is stopped, since the request that should end it may have been refused."""
+        path, kind = self._path, body["command"]
+        if kind in self._begun_before:
+            self._http.delete(f"{path}/requests/{self._begun_before[kind]}")
+        self._begun_before[kind] = ident
         self._threads.submit(self._http.post, f"{path}/run", json=body, headers={**headers, "X-Request-Id": ident})
         for _ in range(200):
             if ident in [each["id"] for each in self._http.get(f"{path}/requests").json()["items"]]:

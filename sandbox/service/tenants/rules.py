@@ -17,7 +17,9 @@ GIB = 1 << 30
 ENGINES_OWN = "default"
 NetworkMode = Literal["none", "named", "public"]
 
-Names = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=300)], ...], Field(max_length=256)]
+Name = Annotated[str, Field(min_length=1, max_length=300)]
+Names = Annotated[tuple[Name, ...], Field(max_length=256)]
+SomeNames = Annotated[tuple[Name, ...], Field(min_length=1, max_length=256)]
 
 
 class _Rules(BaseModel):
@@ -27,9 +29,9 @@ class _Rules(BaseModel):
 class Ceiling(_Rules):
     """What a tenant may ask for. Fields that are left out are those of the service's settings."""
 
-    images: Names = Field(default=("gamebox/*",), description="Patterns of names of images.")
-    profiles: Names = Field(default=("default", "root-on-request", "root", "conformance"), description="Profiles of sandboxes.")
-    runtimes: Names = Field(
+    images: SomeNames = Field(default=("gamebox/*",), description="Patterns of names of images.")
+    profiles: SomeNames = Field(default=("default", "root-on-request", "root", "conformance"), description="Profiles of sandboxes.")
+    runtimes: SomeNames = Field(
         default=(ENGINES_OWN,), description="Runtimes of the engine; the first one is the default."
     )
     largest: dict[str, Annotated[float, Field(gt=0)]] = Field(
@@ -49,13 +51,6 @@ class Ceiling(_Rules):
     def _check_largest(cls, value: dict[str, float]) -> dict[str, float]:
         if unknown := sorted(set(value) - set(BOUNDED)):
             raise ValueError(f"there is no limit {unknown[0]!r:.80} that has a largest value; use {', '.join(BOUNDED)}")
-        return value
-
-    @field_validator("images", "profiles", "runtimes")
-    @classmethod
-    def _check_some(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("name at least one")
         return value
 
     @field_validator("hosts", "closed_hosts")

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from sandbox.guest.protocol.constants import PROXY_PORT
+from tests.integration.observing import eventually
 from tests.integration.own_engine import IMAGE, OwnEngine
 from tests.servers.gamebox_service import ServiceProcess
 
@@ -122,3 +124,19 @@ def test_no_way_to_the_host_or_the_service_in_any_mode(open_service: ServiceProc
             api.call("PATCH", f"/sandboxes/{each}", {"network": EVERYTHING})
             answers = through(api, each, own, f"127.0.0.2:{port}")
             assert [answer[:13] for answer in answers.values()] == ["HTTP/1.1 403 "] * 2, answers
+        # The service that was started again has counted what it refused, and what it let through, of both sandboxes.
+        assert eventually(lambda: connections_of(open_service) == {"allowed": 2.0, "denied": 4.0}), connections_of(open_service)
+        assert numbers_of(open_service)["gamebox_egress_denied_total"] == 4
+        assert numbers_of(open_service)['gamebox_egress_bytes_total{direction="received"}'] >= 2 * len("page of a host")
+
+
+def numbers_of(service: ServiceProcess) -> dict[str, float]:
+    text = httpx.get(f"{service.url}/metrics", headers={"X-API-Key": service.key}).text
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+def connections_of(service: ServiceProcess) -> dict[str, float]:
+    """Return the connections of all sandboxes by their outcomes."""
+    name = "gamebox_egress_connections_total{outcome="
+    return {key[len(name) + 1 : -2]: value for key, value in numbers_of(service).items() if key.startswith(name)}

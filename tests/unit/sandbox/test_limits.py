@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from sandbox.errors import ErrorCode, SandboxError
-from sandbox.limits import GIB, MIB, WRITABLE_SHARE_OF_MEMORY, Limits
+from sandbox.errors import ErrorCode, OperationError, SandboxError
+from sandbox.guest.protocol.wire import MAX_MESSAGE, MAX_REPLY
+from sandbox.limits import GIB, MIB, MOST_KEPT_BYTES, WRITABLE_SHARE_OF_MEMORY, Limits
+from sandbox.operations import Run
 
 FIELDS = [f.name for f in dataclasses.fields(Limits) if f.name != "disk"]
 FRACTIONS = (
@@ -65,6 +67,19 @@ def test_a_guest_needs_room() -> None:
     assert "at least 16" in refused(pids=15).message
     assert "at least 0.01" in refused(cpus=0.0099).message
     Limits(memory_bytes=32 * MIB, pids=16, cpus=0.01)
+
+
+def test_what_is_sent_with_each_command_can_be_carried_out() -> None:
+    assert MOST_KEPT_BYTES + MAX_REPLY == MAX_MESSAGE
+    assert "room for 62914560" in refused(keep_output_bytes=MOST_KEPT_BYTES + 1).message
+    for name in ("timeout_seconds", "cpu_seconds_per_command"):
+        assert "at most 100000000 (three years)" in refused(**{name: 1.1e8}).message
+    for limits in (Limits(spill_bytes=1), Limits(max_timeout_seconds=1), Limits(keep_output_bytes=MOST_KEPT_BYTES)):
+        args = Run.model_validate({"command": "true"}).prepare(limits).args
+        assert args["keep_output_bytes"] <= limits.spill_bytes
+        assert args["timeout_seconds"] <= limits.max_timeout_seconds
+    with pytest.raises(OperationError, match="at most 62914560"):
+        Run.model_validate({"command": "true", "keep_output_bytes": MOST_KEPT_BYTES + 1}).prepare(Limits(spill_bytes=GIB))
 
 
 def test_places_fit_into_memory() -> None:
