@@ -25,6 +25,7 @@ from sandbox.service.store import requests as request_rows
 from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
 from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tidying import forget_old
 from sandbox.service.tenants import ceiling as under
 from sandbox.service.tenants.ledger import CheckpointRoom
 from sandbox.service.tenants.tenants import Tenants
@@ -50,8 +51,6 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 TIDY_SECONDS = 600.0
-# Creations, events and requests without an answer of longer ago are forgotten; of those with one there are many more.
-REMEMBERED_SECONDS, ANSWERED_SECONDS = 86400.0, 900.0
 # The sections of a description that change from moment to moment are asked for.
 _PASSING = ("left",)
 # After these the sandbox may still run: it is attached to again.
@@ -79,7 +78,6 @@ class Fleet:
         room = lambda: self._in_engine(engine.disk_room)  # noqa: E731
         self._admission = Admission(database, tenants, self.pools, room, drains=settings.drain)
         self._reconciling = Reconciling(lambda: self._all(over=False), lambda: self._in_engine(engine.states), self._settle)
-        self._tidied = time.monotonic()
         self.ceilings = Ceilings(tenants)
         present = partial(self._all, over=False)
         self.changes = Changes(
@@ -107,6 +105,7 @@ class Fleet:
         await self.pools.start()
         self.spawn(self._reconciling.work())
         self.spawn(self._look())
+        self.spawn(self._tidy())
 
     async def _settle(self, live: LiveSandbox, state: str | None) -> None:
         """Have the record agree with the state of the container, None if there is none."""
@@ -434,10 +433,14 @@ class Fleet:
                     self._look_at(live)
                 except Exception:  # the others are looked at all the same
                     log.exception("could not look at the sandbox %s", live.record.id)
-            if time.monotonic() - self._tidied > TIDY_SECONDS:
-                self._tidied = time.monotonic()
-                self.database.note(_forget_old(now()))
             self.tenants.note_transfers()
+
+    async def _tidy(self) -> None:
+        """Forget again and again what is old, a little at a time."""
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            with contextlib.suppress(SandboxError):  # the store cannot be written: the next time
+                await forget_old(self.database, tuple(self._live), now())
 
     def _look_at(self, live: LiveSandbox) -> None:
         record = live.record
@@ -472,14 +475,6 @@ class Fleet:
         attach = lambda: self._attach(self._live[record.id])  # noqa: E731
         requests = Requests(record.tenant, self._answers)
         return LiveSandbox(record, attach, output, checkpoints, self.watching, requests=requests)
-
-
-def _forget_old(at: float) -> Callable[[Any], None]:
-    def forget(connection: Any) -> None:
-        request_rows.forget(connection, at - REMEMBERED_SECONDS, at - ANSWERED_SECONDS)
-        rows.forget_events(connection, at - REMEMBERED_SECONDS)
-
-    return forget
 
 
 def _begun_anew(connection: Any) -> list[SandboxRecord]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from sandbox.service.settings import Settings
 from sandbox.service.store import audit as rows
 from sandbox.service.store.audit import AuditEntry
 from sandbox.service.store.database import Database
+from sandbox.service.store.tidying import in_pieces
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class Audit:
                     await self._sleep(self._closing, RETRY_SECONDS)
             if time.monotonic() - tidied > TIDY_SECONDS:
                 tidied = time.monotonic()
-                self._database.note(forget_old(self._settings))
+                await self._forget_old()
 
     async def _write(self) -> bool:
         """Write a batch, the oldest first; return whether that was possible."""
@@ -99,6 +101,12 @@ class Audit:
             self._waiting.popleft()
         return True
 
+    async def _forget_old(self) -> None:
+        """Forget entries that are too old, or too many."""
+        before, most = now() - self._settings.audit_seconds, self._settings.audit_entries
+        with contextlib.suppress(SandboxError):  # the store cannot be written: the next time
+            await in_pieces(self._database, lambda connection, piece: rows.forget(connection, before, most, piece))
+
     @staticmethod
     async def _sleep(event: asyncio.Event, seconds: float) -> None:
         """Wait until the event is set, at most so long."""
@@ -114,12 +122,6 @@ def _loss(count: int) -> AuditEntry:
     return AuditEntry(
         at=now(), tenant="", key="", address="", action="audit.lost", target=str(count), status=0, outcome="lost", request=""
     )
-
-
-def forget_old(settings: Settings) -> Callable[[Any], None]:
-    """Return a call that forgets entries that are too old, or too many."""
-    before, most = now() - settings.audit_seconds, settings.audit_entries
-    return lambda connection: rows.forget(connection, before, most)
 
 
 def entry_data(ident: int, entry: AuditEntry) -> dict[str, Any]:

@@ -71,12 +71,17 @@ def page(connection: sqlite3.Connection, wanted: Mapping[str, str], before: int 
     return [Found(row["number"], row[place], AuditEntry(**{name: row[name] for name in COLUMNS})) for row in rows]
 
 
-def forget(connection: sqlite3.Connection, before: float, most: int) -> None:
-    """Forget entries from before that time, and all but the last ``most`` of each tenant: one cannot push out those of others."""
-    connection.execute("DELETE FROM audit WHERE at < ?", (before,))
-    for (tenant,) in connection.execute("SELECT DISTINCT tenant FROM audit").fetchall():
-        last = connection.execute(
-            "SELECT id FROM audit WHERE tenant = ? ORDER BY id DESC LIMIT 1 OFFSET ?", (tenant, most)
-        ).fetchone()
-        if last is not None:
-            connection.execute("DELETE FROM audit WHERE tenant = ? AND id <= ?", (tenant, last["id"]))
+def forget(connection: sqlite3.Connection, before: float, most: int, piece: int) -> int:
+    """Forget entries from before that time, and all but the last ``most`` of each tenant: one cannot push out those of others.
+
+    Forgets up to ``piece`` entries at once, and returns how many.
+    """
+    gone = connection.execute(
+        "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at < ? LIMIT ?)", (before, piece)
+    ).rowcount
+    for tenant, last in connection.execute("SELECT tenant, last FROM audit_numbers").fetchall():
+        gone += connection.execute(
+            "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE tenant = ? AND number <= ? LIMIT ?)",
+            (tenant, last - most, piece - gone),
+        ).rowcount
+    return gone

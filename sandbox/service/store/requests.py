@@ -56,9 +56,20 @@ def of_sandbox(connection: sqlite3.Connection, sandbox: str, *, most: int) -> li
     return [_known(row) for row in rows]
 
 
-def forget(connection: sqlite3.Connection, before: float, answered_before: float) -> None:
-    """Forget requests and creations from before that time, and requests that were answered before the other."""
-    connection.execute("DELETE FROM requests WHERE sent_at < ? OR answered_at < ?", (before, answered_before))
+def forget(connection: sqlite3.Connection, sandbox: str, before: float, answered_before: float, piece: int) -> int:
+    """Forget requests to a sandbox from before that time, and those that were answered before the other.
+
+    Forgets up to ``piece`` of them at once, and returns how many.
+    """
+    old = "SELECT id FROM requests WHERE sandbox = ? AND (sent_at < ? OR answered_at < ?) LIMIT ?"
+    return connection.execute(
+        f"DELETE FROM requests WHERE sandbox = ? AND id IN ({old})",  # noqa: S608
+        (sandbox, sandbox, before, answered_before, piece),
+    ).rowcount
+
+
+def forget_creations(connection: sqlite3.Connection, before: float) -> None:
+    """Forget creations from before that time."""
     connection.execute("DELETE FROM creations WHERE created_at < ?", (before,))
 
 

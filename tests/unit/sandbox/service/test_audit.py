@@ -82,7 +82,8 @@ def test_a_tenant_pushes_out_its_own_entries_only(tmp_path: Path) -> None:
         database = Database(tmp_path / "db")
         many = [replace(ENTRY, tenant=tenant, at=at, action=f"{at:g}") for at in (1.0, 5.0, 6.0, 7.0) for tenant in ("a", "a", "b")]
         await database.call(lambda c: rows.insert(c, many))
-        await database.call(lambda c: rows.forget(c, 2.0, 4))
+        assert await database.call(lambda c: rows.forget(c, 2.0, 4, 4)) == 4  # the rest the next time
+        assert await database.call(lambda c: rows.forget(c, 2.0, 4, 4)) == 1
         found = {}
         for tenant in ("a", "b"):
             of_tenant = partial(rows.page, wanted={"tenant": tenant}, before=None, most=9)
@@ -103,7 +104,7 @@ def test_what_a_tenant_sees_says_nothing_of_what_others_do(tmp_path: Path) -> No
         of_a = partial(rows.page, wanted={"tenant": "a"})
         found = await database.call(partial(of_a, before=None, most=9))
         rest = await database.call(partial(of_a, before=found[0].place, most=1))
-        await database.call(lambda c: rows.forget(c, 9.0, 9))
+        await database.call(lambda c: rows.forget(c, 9.0, 9, 99))
         await database.call(partial(rows.insert, entries=[replace(ENTRY, tenant="a"), replace(ENTRY, tenant="b")]))
         later = await database.call(partial(of_a, before=None, most=9))
         every = await database.call(partial(rows.page, wanted={}, before=None, most=9))

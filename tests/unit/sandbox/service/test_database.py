@@ -15,7 +15,7 @@ import pytest
 
 from sandbox.client.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.service.store import requests, sandboxes
+from sandbox.service.store import requests, sandboxes, tidying
 from sandbox.service.store.database import Database
 from sandbox.service.store.keys import KeyRecord
 from sandbox.service.store.keys import insert as insert_key
@@ -175,7 +175,7 @@ def test_the_first_request_with_an_id_is_told_to_the_second(tmp_path: Path) -> N
         assert listed.answered_at == 3.0
         for sent, answered in ((10.0, 11.0), (20.0, 21.0), (30.0, None)):
             await database.call(request_at(sent, answered))
-        await database.call(lambda c: requests.forget(c, 5.0, 15.0))
+        assert await database.call(lambda c: requests.forget(c, "abc", 5.0, 15.0, 9)) == 2
         kept = await database.call(lambda c: requests.of_sandbox(c, "abc", most=5))
         assert [each.sent_at for each in kept] == [30.0, 20.0]
         await database.call(lambda c: sandboxes.delete(c, "abc"))
@@ -183,6 +183,31 @@ def test_the_first_request_with_an_id_is_told_to_the_second(tmp_path: Path) -> N
         database.close()
 
     asyncio.run(work())
+
+
+def test_what_is_old_is_forgotten_while_others_use_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tidying, "PIECE", 10)
+
+    def count(connection: sqlite3.Connection) -> int:
+        found: int = connection.execute("SELECT count(*) FROM requests").fetchone()[0]
+        return found
+
+    async def work() -> set[int]:
+        database = Database(tmp_path / "db")
+        await database.call(add_tenant)
+        await database.call(lambda c: sandboxes.insert(c, RECORD))
+        for n in range(40):
+            await database.call(request_at(float(n), n + 1.0 if n < 35 else None))
+        forgetting, seen = asyncio.ensure_future(tidying.forget_old(database, ["abc"], 2000.0)), set()
+        while not forgetting.done():
+            seen.add(await database.call(count))
+            await asyncio.sleep(0)
+        await forgetting
+        assert await database.call(count) == 5
+        database.close()
+        return seen
+
+    assert {30, 20, 10} <= asyncio.run(work())
 
 
 def test_events_are_read_after_one_unless_some_were_forgotten(tmp_path: Path) -> None:
