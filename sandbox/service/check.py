@@ -179,7 +179,7 @@ def _store(settings: Settings) -> Iterator[Finding]:
 def _space(settings: Settings) -> Iterator[Finding]:
     place = next(each for each in (settings.data.absolute(), *settings.data.absolute().parents) if each.exists())
     with contextlib.suppress(SandboxError, OSError):
-        if (room := engine.disk_room()) is not None:
+        if (room := engine.disk_room(())) is not None:
             yield _free("space of the engine", "for sandboxes and images", room.free_bytes)
     with contextlib.suppress(OSError):
         yield _free("space for data", f"below {place}", shutil.disk_usage(place).free)

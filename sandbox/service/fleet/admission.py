@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from sandbox.docker.spec import SandboxSpec
-from sandbox.errors import SandboxError
+from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.clock import now
 from sandbox.service.http.problems import Problem, drains_first
 from sandbox.service.store import requests as request_rows
@@ -29,22 +29,32 @@ from .pools import Pools
 ROOM_SECONDS = 1.0
 
 
+class Measure(Protocol):
+    """Measures the room for disks."""
+
+    async def __call__(self, *, exactly: bool) -> DiskRoom | None:
+        """Return it; None if the disk cannot be seen. Raises SandboxError."""
+
+
 class Admission:
-    """Lets sandboxes in, none if it ``drains``. ``room`` measures the engine's disk, None if it cannot be seen."""
+    """Lets sandboxes in, none if it ``drains``.
+
+    ``room`` measures the engine's disk, with ``exactly`` also what sandboxes have written; None if it cannot be seen.
+    """
 
     def __init__(
         self,
         database: Database,
         tenants: Tenants,
         pools: Pools,
-        room: Callable[[], Awaitable[DiskRoom | None]],
+        room: Measure,
         *,
         drains: bool = False,
     ) -> None:
         self._drains = drains
         self._database, self._tenants, self._pools, self._measure = database, tenants, pools, room
         self._room: DiskRoom | None = None
-        self._measured_at = 0.0
+        self._measured_at, self._is_exact = 0.0, False
         self._measuring = asyncio.Lock()
 
     def restore(self, record: SandboxRecord, stored_bytes: int) -> None:
@@ -66,7 +76,7 @@ class Admission:
         Raises Problem if it does not fit into a quota of the tenant, or on the host's disk: nothing is reserved then.
         """
         try:
-            self._reserve(tenant, made, await self._disk_room())
+            await self._reserve_now(tenant, made)
         except BaseException as error:
             for each in made:
                 if each.taken is not None:
@@ -88,6 +98,15 @@ class Admission:
         self._give_back(tenant, made)
         return answer_of_first(found, digest, key or "")
 
+    async def _reserve_now(self, tenant: str, made: Sequence[NewSandbox]) -> None:
+        """Reserve what they take; what sandboxes have written is measured only where it decides, for the engine is asked."""
+        try:
+            self._reserve(tenant, made, await self._disk_room())
+        except Problem as refused:
+            if refused.code is not ErrorCode.capacity:
+                raise
+            self._reserve(tenant, made, await self._disk_room(exactly=True))
+
     def _reserve(self, tenant: str, made: Sequence[NewSandbox], room: DiskRoom | None) -> None:
         if self._drains:
             raise drains_first()
@@ -105,14 +124,14 @@ class Admission:
         for each in made:
             self._tenants.ledger.release(each.record.id)
 
-    async def _disk_room(self) -> DiskRoom | None:
+    async def _disk_room(self, *, exactly: bool = False) -> DiskRoom | None:
         async with self._measuring:
-            if time.monotonic() - self._measured_at > ROOM_SECONDS:
+            if time.monotonic() - self._measured_at > ROOM_SECONDS or (exactly and not self._is_exact):
                 try:
-                    self._room = await self._measure()
+                    self._room = await self._measure(exactly=exactly)
                 except SandboxError:  # what is to be started will say so
                     return None
-                self._measured_at = time.monotonic()
+                self._measured_at, self._is_exact = time.monotonic(), exactly
             return self._room
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from sandbox.docker.container import disk, removal
@@ -100,10 +100,14 @@ def loss(environment: Environment) -> SandboxUnavailableError | None:
     return environment.loss if isinstance(environment, DockerEnvironment) else None
 
 
-def disk_room() -> DiskRoom | None:
-    """Return the room on the engine's disk, None if this host does not see it. Raises SandboxError."""
-    found = disk.space(connect())
-    return None if found is None else DiskRoom(*found)
+def disk_room(idents: Collection[str]) -> DiskRoom | None:
+    """Return the room on the engine's disk, and what the sandboxes in these containers have written there.
+
+    None if this host does not see that disk. Raises SandboxError.
+    """
+    client = connect()
+    found = disk.space(client)
+    return None if found is None else DiskRoom(*found, disk.written_bytes(client, idents))
 
 
 def boot() -> str:

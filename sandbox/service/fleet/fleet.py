@@ -27,6 +27,7 @@ from sandbox.service.store.database import Database
 from sandbox.service.store.sandboxes import SandboxRecord
 from sandbox.service.store.tidying import forget_old
 from sandbox.service.tenants import ceiling as under
+from sandbox.service.tenants.amounts import DiskRoom
 from sandbox.service.tenants.ledger import CheckpointRoom
 from sandbox.service.tenants.tenants import Tenants
 
@@ -75,8 +76,7 @@ class Fleet:
         self.workers = Workers(settings, tenants)
         self.spawn, self._in_engine = self.workers.spawn, self.workers.in_engine
         self.pools = Pools(settings, database, self._in_engine, self.spawn)
-        room = lambda: self._in_engine(engine.disk_room)  # noqa: E731
-        self._admission = Admission(database, tenants, self.pools, room, drains=settings.drain)
+        self._admission = Admission(database, tenants, self.pools, self._disk_room, drains=settings.drain)
         self._reconciling = Reconciling(lambda: self._all(over=False), lambda: self._in_engine(engine.states), self._settle)
         self.ceilings = Ceilings(tenants)
         present = partial(self._all, over=False)
@@ -84,6 +84,11 @@ class Fleet:
             self.workers, tenants, self.ceilings, present, self._attach, self._change, self._tell_end
         )
         self.provisions = Provisions(settings, database, self.ceilings)
+
+    async def _disk_room(self, *, exactly: bool) -> DiskRoom | None:
+        """Return the room for disks, ``exactly`` with what the sandboxes have written, which takes longer. Raises SandboxError."""
+        idents = frozenset(each.record.ident for each in self._all(over=False)) if exactly else frozenset()
+        return await self._in_engine(lambda: engine.disk_room(idents))
 
     # Start and end
 

@@ -32,10 +32,14 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """The disk on which the disks of sandboxes are: what is free of it, and all of it."""
+    """The disk on which the disks of sandboxes are: what is free of it, all of it, and what those sandboxes have written.
+
+    What they have written is not free any more, and was promised to them: it counts once.
+    """
 
     free_bytes: int
     total_bytes: int
+    written_bytes: int = 0
 
 
 def amounts_of(spec: SandboxSpec) -> Amounts:

@@ -69,7 +69,8 @@ class Ledger:
         together = sum(wanted.values(), Amounts())
         self._check(tenant, together)
         if room is not None and together.disk_bytes:
-            left = max(0, int(room.free_bytes * self._disk_factor) - self.promised_bytes)
+            there = room.free_bytes + min(room.written_bytes, self.promised_bytes)
+            left = max(0, int(there * self._disk_factor) - self.promised_bytes)
             if together.disk_bytes > left:
                 raise _no_room(together, left, int(room.total_bytes * self._disk_factor))
         for sandbox, amounts in wanted.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -12,9 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from sandbox.docker.container.disk import written_bytes
 from sandbox.docker.engine.client import connect
 from tests.integration.observing import eventually
-from tests.integration.own_engine import IMAGE, OwnEngine
+from tests.integration.own_engine import IMAGE, OwnEngine, need_loop_devices
 from tests.servers.gamebox_service import ServiceProcess
 
 from .api import SMALL, Api
@@ -50,7 +52,8 @@ def test_the_operator_makes_tenants_and_their_admins_only_keys_of_their_own(api:
         assert (made["quota"]["sandboxes"], made["quota"]["creations_waiting"]) == (2, 64)
         assert ident in [each["id"] for each in api.call("GET", "/tenants")["items"]]
         changed = api.call("PATCH", f"/tenants/{ident}", {"name": "New", "quota": {"memory_bytes": None}})
-        assert (changed["name"], changed["set"]["quota"], changed["quota"]["sandboxes"]) == ("New", {"memory_bytes": None}, None)
+        assert (changed["name"], changed["set"]["quota"], changed["quota"]["memory_bytes"]) == ("New", {"memory_bytes": None}, None)
+        assert changed["quota"]["sandboxes"] >= 2  # a share of the host
         assert api.call("POST", "/tenants", {"id": ident}, status=409)["code"] == "tenant_exists"
         for path, body in (("/tenants", {"id": "mine"}), (f"/tenants/{ident}/keys", {})):
             assert other.call("POST", path, body, status=403)["code"] == "forbidden"
@@ -132,6 +135,19 @@ def test_a_quota_is_reserved_and_released_and_never_leaks(api: Api, service: Ser
         assert {name: used(other)[name] for name in ("sandboxes", "memory_bytes", "cpus", "disk_bytes")} == {
             "sandboxes": 0, "memory_bytes": 0, "cpus": 0, "disk_bytes": 0,
         }  # fmt: skip
+
+
+def test_what_a_sandbox_has_written_of_its_disk_is_seen_on_the_host(api: Api, service: ServiceProcess) -> None:
+    need_loop_devices()
+    ident = api.create(image=IMAGE)
+    with contextlib.closing(sqlite3.connect(f"file:{service.folder}/service.db?mode=ro", uri=True)) as store:
+        (name,) = store.execute("SELECT ident FROM sandboxes WHERE id = ?", (ident,)).fetchone()
+    before = written_bytes(connect(), {name})
+    assert api.run(ident, "head -c 41943040 /dev/zero >big")["result"]["exit_code"] == 0
+    after = written_bytes(connect(), {name, "another"})
+    assert 40 << 20 <= after - before < 60 << 20
+    assert written_bytes(connect(), {"another"}) == 0
+    api.call("DELETE", f"/sandboxes/{ident}", status=204)
 
 
 def test_of_two_creations_one_gets_the_last_place_and_asking_again_takes_none(api: Api, service: ServiceProcess) -> None:

@@ -96,6 +96,18 @@ def test_the_disks_of_all_tenants_together_are_promised_no_more_often_than_the_o
     assert book.promised_bytes == 400
 
 
+def test_what_sandboxes_have_written_of_what_was_promised_to_them_counts_once() -> None:
+    """It is not free any more: 200 of 600 bytes were promised, and written; the other 400 can be promised."""
+    book = ledger(Quota())
+    book.reserve("a", {"1": ONE}, DiskRoom(free_bytes=600, total_bytes=900))
+    two = {"2": ONE, "3": ONE}
+    assert refusal(book, two, DiskRoom(400, 900)).status == 503
+    assert refusal(book, two, DiskRoom(400, 900, written_bytes=199)).status == 503
+    book.reserve("a", two, DiskRoom(400, 900, written_bytes=200))
+    # No more than what is theirs, whatever was measured.
+    assert refusal(book, {"4": ONE}, DiskRoom(0, 900, written_bytes=5000)).status == 503
+
+
 def test_a_disk_that_never_fits_is_refused_for_good_with_the_largest_that_does() -> None:
     book, room = ledger(Quota(), factor=2.0), DiskRoom(free_bytes=250, total_bytes=400)
     book.reserve("b", {"other": ONE}, room)
