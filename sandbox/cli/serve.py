@@ -33,6 +33,12 @@ RESTORE_EPILOG = """Examples:
 
   gamebox serve restore gamebox.tar --data /var/lib/gamebox --remove-unknown
 """
+ROTATE_EPILOG = """Examples:
+
+  gamebox serve rotate-secret-key
+
+  gamebox serve rotate-secret-key --data /var/lib/gamebox --old-key /root/secret.key.before
+"""
 _DATA = typer.Option(None, "--data", metavar="DIR", help="Folder of the service: its store and its first key.")
 _CONFIG = typer.Option(
     None, "--config", metavar="FILE", help="File of settings in TOML; by default service.toml in the folder of the service."
@@ -124,12 +130,31 @@ def restore(
     remove_unknown: bool = typer.Option(
         False, "--remove-unknown", help="Remove the sandboxes of this service that are not in the backup."
     ),
+    secret_key: Path | None = typer.Option(
+        None, "--secret-key", metavar="FILE", help="The secret.key of then, if it was rotated since and is not in the backup."
+    ),
 ) -> None:
     """Replace the store of a stopped service with a backup, and compare it with the engine."""
     settings = _settings_of(ctx, data)
     from sandbox.service.operators.restore import restore_backup
 
-    for line in restore_backup(settings.data, file, remove_unknown=remove_unknown):
+    for line in restore_backup(settings.data, file, remove_unknown=remove_unknown, secret_key=secret_key):
+        sys.stdout.write(f"{line}\n")
+
+
+@app.command(name="rotate-secret-key", epilog=ROTATE_EPILOG)
+def rotate_secret_key(
+    ctx: typer.Context,
+    data: Path | None = _DATA,
+    old_key: Path | None = typer.Option(
+        None, "--old-key", metavar="FILE", help="Keep the present key in FILE: backups that were made before need it."
+    ),
+) -> None:
+    """Replace secret.key of a stopped service, and encrypt the tenants' secrets with the new one. Sandboxes keep running."""
+    settings = _settings_of(ctx, data)
+    from sandbox.service.operators import rotation
+
+    for line in rotation.rotate_secret_key(settings.data, old_key):
         sys.stdout.write(f"{line}\n")
 
 

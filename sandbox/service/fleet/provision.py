@@ -88,7 +88,7 @@ class Provision:
         """Return the values for the record of a sandbox, encrypted; nothing if there are none."""
         if self.seal is None or not (self.hidden.env or self.hidden.secrets or self.hidden.headers):
             return b""
-        return self.seal.close(self.hidden.data(), _place(tenant, ident))
+        return self.seal.close(self.hidden.data(), sandbox_place(tenant, ident))
 
 
 # What a sandbox gets before it is known whose it is.
@@ -118,7 +118,7 @@ class Provisions:
     def of(self, record: SandboxRecord) -> Provision:
         """Return what a sandbox that was made before gets. Raises SandboxError if it cannot be read."""
         sealed = record.sealed
-        data = self._database.seal.open(sealed, _place(record.tenant, record.id)) if sealed else Hidden().data()
+        data = self._database.seal.open(sealed, sandbox_place(record.tenant, record.id)) if sealed else Hidden().data()
         return self._provision(record.tenant, Hidden.of(data), record.options)
 
     def _provision(self, tenant: str, hidden: Hidden, options: Mapping[str, Any]) -> Provision:
@@ -140,7 +140,7 @@ class Provisions:
         return {name: seal.open(sealed, secret_place(tenant, name))["value"] for name, sealed in found.items()}
 
 
-def _place(tenant: str, ident: str) -> str:
+def sandbox_place(tenant: str, ident: str) -> str:
     """Return where the values of a sandbox belong."""
     return json.dumps(["sandbox", tenant, ident])
 

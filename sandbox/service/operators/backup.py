@@ -20,12 +20,13 @@ from sandbox.service.clock import iso, now
 from sandbox.service.fleet.checkpoints import FOLDER as CHECKPOINTS
 from sandbox.service.fleet.checkpoints import all_files
 from sandbox.service.store.database import STORE
+from sandbox.service.store.sealing import FILE, NEXT_FILE, is_key_of, read_key
 from sandbox.text.wording import size
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 # What opens the rest: only on request, for a backup lies elsewhere.
-KEY_FILES = ("secret.key", "admin.key")
+KEY_FILES = (FILE, "admin.key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +56,15 @@ def write_backup(
         with _written_whole(file) as stream, tempfile.TemporaryDirectory(dir=file.resolve().parent) as place:
             copy = Path(place) / STORE
             tables, sandboxes, files = _copy_store(store, copy)
-            keys = [name for name in KEY_FILES if secrets and (folder / name).is_file()]
+            keys = _keys(folder, copy) if secrets else {}
             manifest = Manifest(
                 FORMAT, version("gamebox"), str(iso(now())), tables, sandboxes, len(files), checkpoints, tuple(keys)
             )
             with tarfile.open(fileobj=stream, mode="w") as tar:
                 _add(tar, MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
                 tar.add(copy, STORE)
-                for name in keys:
-                    tar.add(folder / name, name)
+                for name, key in keys.items():
+                    tar.add(key, name)
                 for name in sorted(files) if checkpoints else ():
                     path = folder / CHECKPOINTS / name
                     if path.is_file():  # else it was deleted since the copy of the store
@@ -75,6 +76,22 @@ def write_backup(
             f"The store {store} cannot be copied: {error}.", "If it is damaged, restore a backup: gamebox serve restore FILE."
         ) from error
     return [*_lines(file, manifest)]
+
+
+def _keys(folder: Path, copy: Path) -> dict[str, Path]:
+    """Return the files of keys by their names in the backup: of two secret.keys, the one that opens the copy of the store.
+
+    Raises OSError, ValueError.
+    """
+    found = {name: folder / name for name in KEY_FILES if (folder / name).is_file()}
+    with closing(sqlite3.connect(copy)) as connection:
+        connection.row_factory = sqlite3.Row
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sealing'").fetchone():
+            return found
+        for name in (FILE, NEXT_FILE):
+            if (key := read_key(folder / name)) is not None and is_key_of(key, connection):
+                return {**found, FILE: folder / name}
+    raise ValueError("its secret.key is missing, or was rotated meanwhile")
 
 
 def _lines(file: Path, manifest: Manifest) -> Iterator[str]:

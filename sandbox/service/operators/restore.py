@@ -22,7 +22,7 @@ from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import STORE, opened
 from sandbox.service.store.identity import service_id
 from sandbox.service.store.sealing import FILE as KEY_FILE
-from sandbox.service.store.sealing import open_seal
+from sandbox.service.store.sealing import NEXT_FILE, open_seal, read_key, write_key
 
 from .backup import FORMAT, KEY_FILES, MANIFEST, sync_folder
 
@@ -32,8 +32,12 @@ MANIFEST_BYTES = 1 << 20
 PLACE = "restoring"
 
 
-def restore_backup(folder: Path, file: Path, *, remove_unknown: bool = False) -> list[str]:
+def restore_backup(
+    folder: Path, file: Path, *, remove_unknown: bool = False, secret_key: Path | None = None
+) -> list[str]:
     """Restore the backup ``file`` to the folder of a service that does not run; return what is to be said.
+
+    ``secret_key`` is the file of the key that the service had then, if the backup does not have it and it was rotated since.
 
     What was there is moved aside. Nothing changes if the backup cannot be used. Raises SandboxError.
     """
@@ -45,8 +49,10 @@ def restore_backup(folder: Path, file: Path, *, remove_unknown: bool = False) ->
         made_at = _unpack(file, place)
         lines = [f"restored the backup of {made_at}: keys that were revoked since then are valid again"]
         with closing(opened(place / STORE)) as connection:
+            if secret_key is not None:
+                _take_key(secret_key, place)
             if connection.execute("SELECT 1 FROM sealing").fetchone() is not None:  # else the first start makes a key
-                open_seal(place if (place / KEY_FILE).exists() else folder, connection)
+                _check_key(place if (place / KEY_FILE).exists() else folder, connection, made_at)
             _forget_missing_checkpoints(connection, folder, place)
             # What stood by then may be somebody's sandbox by now: it is unknown, and no member that a service removes.
             connection.execute("DELETE FROM members")
@@ -61,6 +67,25 @@ def restore_backup(folder: Path, file: Path, *, remove_unknown: bool = False) ->
     finally:
         shutil.rmtree(place, ignore_errors=True)
         os.close(lock)
+
+
+def _take_key(file: Path, place: Path) -> None:
+    key = read_key(file)
+    if key is None:
+        raise SandboxError(ErrorCode.setup_failed, f"There is no key {file}.", "Name the file of a key: --secret-key FILE.")
+    write_key(place / KEY_FILE, key)
+
+
+def _check_key(folder: Path, connection: sqlite3.Connection, made_at: str) -> None:
+    """Raise SandboxError if the key in a folder does not open the store of the backup."""
+    try:
+        open_seal(folder, connection)
+    except SandboxError as error:
+        raise SandboxError(
+            ErrorCode.setup_failed,
+            f"The secret.key in {folder} is missing or does not open the backup of {made_at}: was it rotated since?",
+            "Give the key that the service had then: gamebox serve restore FILE --secret-key KEYFILE. Nothing was changed.",
+        ) from error
 
 
 def _unpack(file: Path, place: Path) -> str:
@@ -144,7 +169,8 @@ def _put_in_place(folder: Path, place: Path) -> Path | None:
     """Replace what is in the folder; return where that is now, or None if there was nothing."""
     aside = folder / f"before-restore-{str(iso(now()))[:19].replace(':', '')}-{secrets.token_hex(2)}"
     moved = [name for name in (STORE, *KEY_FILES) if (folder / name).exists() and (place / name).exists()]
-    logs = [name for name in (f"{STORE}-wal", f"{STORE}-shm") if (folder / name).exists()]
+    # Of a rotation that was killed, for the store that is moved aside.
+    logs = [name for name in (f"{STORE}-wal", f"{STORE}-shm", NEXT_FILE) if (folder / name).exists()]
     if moved or logs:
         aside.mkdir(mode=0o700)
     for name in moved:

@@ -180,7 +180,7 @@ def opened(path: Path) -> sqlite3.Connection:
 
 def _seal_of(path: Path, connection: sqlite3.Connection) -> Seal:
     try:
-        return open_seal(path.parent, connection)
+        return open_seal(path.parent, connection, settle=True)
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.Error):
