@@ -22,7 +22,6 @@ from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.protocol.reattach import TOKEN_BYTES
 from sandbox.guest.protocol.wire import PROTOCOL
-from sandbox.limits import Limits
 from sandbox.names import RULES, is_sandbox_name
 from sandbox.network.policy import Network
 from sandbox.network.rules import ascii_name
@@ -185,7 +184,7 @@ def read_kept(listed: dict[str, Any]) -> Kept:
             raise ValueError("its labels cannot be read")
         if marks.protocol(fields) != PROTOCOL:
             raise ValueError(f"its guest speaks protocol {marks.protocol(fields)}, and this version {PROTOCOL}")
-        spec = SandboxSpec.from_data(fields["spec"]) if "spec" in fields else _spec_of_0_1(fields)
+        spec = SandboxSpec.from_data(fields["spec"])
         disk = fields["disk"]
         return Kept(
             ident=ident,
@@ -215,20 +214,6 @@ def read_kept(listed: dict[str, Any]) -> Kept:
         ) from error
 
 
-def _spec_of_0_1(fields: dict[str, Any]) -> SandboxSpec:
-    """Read the spec from the labels of version 0.1, which had one field for each option."""
-    known = {f.name for f in dataclasses.fields(Limits)}
-    return SandboxSpec(
-        image=str(fields["image"]),
-        profile=str(fields["profile"]),
-        network=_network(fields["network"]),
-        limits=Limits(**{k: v for k, v in fields["limits"].items() if k in known}),
-        runtime=fields["runtime"],
-        track_changes=bool(fields["track_changes"]),
-        beside=tuple(map(str, fields["given"])),
-    )
-
-
 def network_of(found: Kept, asked: Network | None) -> Network:
     """Return the policy for an attached sandbox. Raises SandboxError ``invalid_configuration`` if its interfaces do not fit."""
     if asked is None:
@@ -253,14 +238,6 @@ def _seconds(listed: dict[str, Any]) -> float:
     if seconds is None:
         raise ValueError("seconds")
     return seconds
-
-
-def _network(mode: object) -> Network:
-    if mode == "none":
-        return Network.none()
-    if mode == "bridge":
-        return Network.bridge()
-    raise ValueError("network")
 
 
 def _not_found(id_or_name: str, ordinary: list[str]) -> SandboxError:
