@@ -37,7 +37,7 @@ ROTATE_EPILOG = """Examples:
 
   gamebox serve rotate-secret-key
 
-  gamebox serve rotate-secret-key --data /var/lib/gamebox --old-key /root/secret.key.before
+  gamebox serve rotate-secret-key --data /var/lib/gamebox --old-key /var/backups/secret.key.before
 """
 _DATA = typer.Option(None, "--data", metavar="DIR", help="Folder of the service: its store and its first key.")
 _CONFIG = typer.Option(

@@ -11,7 +11,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import h11
-from h11._readers import ContentLengthReader
+from h11._readers import ContentLengthReader, maybe_read_from_IDLE_client
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from .heads import HEAD_BYTES
@@ -54,6 +55,10 @@ class Connection(H11Protocol):
     # Runs while a request's head, or the rest of a body that is dropped, is awaited.
     _timer: asyncio.TimerHandle | None = None
     _take_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, config: Config, *args: Any, **options: Any) -> None:
+        super().__init__(config, *args, **options)
+        self.conn = _StrictReader(h11.SERVER, config.h11_max_incomplete_event_size or HEAD_BYTES)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, or refuse one connection too many."""
@@ -196,6 +201,37 @@ class Connection(H11Protocol):
             self._timer = self.loop.call_later(self.drop_seconds, self.transport.close)
         else:
             self.transport.close()
+
+
+class _StrictReader(h11.Connection):
+    """Reads requests as h11 does, but refuses folded headers: what was before us may have taken a folded line for a header."""
+
+    def _get_io_object(self, role: Any, event: Any, io_dict: Any) -> Any:
+        found = super()._get_io_object(role, event, io_dict)
+        return _read_head if found is maybe_read_from_IDLE_client else found
+
+
+class _Unfolded:
+    """A buffer of h11 whose head has no folded lines."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+
+    def maybe_extract_lines(self) -> Any:
+        """Return the lines of a head, or None if it has not come to its end. Raises h11.LocalProtocolError."""
+        lines = self._buffer.maybe_extract_lines()
+        if any(line[:1] in (b" ", b"\t") for line in lines or ()):
+            raise h11.LocalProtocolError("a header is folded")  # h11 makes it the peer's
+        return lines
+
+    def is_next_line_obviously_invalid_request_line(self) -> bool:
+        """Return what the buffer says."""
+        return bool(self._buffer.is_next_line_obviously_invalid_request_line())
+
+
+def _read_head(buffer: Any) -> Any:
+    unfolded: Any = _Unfolded(buffer)
+    return maybe_read_from_IDLE_client(unfolded)
 
 
 def _late(seconds: float) -> Problem:

@@ -41,7 +41,7 @@ class Gate:
 
     async def _pass(self, house: House, scope: Scope, receive: Receive, send: Send) -> None:
         make_relative(scope)
-        unframed = framing_problem(scope.get("raw_path") or b"", scope["headers"])
+        unframed = framing_problem(scope.get("raw_path") or b"", scope["headers"], scope.get("http_version", "1.1"))
         if unframed is not None:
             await unframed.response(new_request_id())(scope, receive, send)
             return

@@ -74,7 +74,7 @@ def path_problem(path: bytes) -> Problem | None:
     return None
 
 
-def framing_problem(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Problem | None:
+def framing_problem(target: bytes, headers: Sequence[tuple[bytes, bytes]], version: str = "1.1") -> Problem | None:
     """Return why it cannot be told to which host a request goes, or where it ends, or that its head is too large; or None."""
     size = len(target) + sum(len(name) + len(value) + 4 for name, value in headers)
     if size > HEAD_BYTES:  # h11 bounds only what has not come to its end
@@ -82,6 +82,8 @@ def framing_problem(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Pr
     names = [name for name, _ in headers]
     if b"content-length" in names and b"transfer-encoding" in names:
         return _invalid("The request has both a Content-Length and a Transfer-Encoding.", "Send only one of them.")
+    if version == "1.0" and b"transfer-encoding" in names:  # a proxy that speaks 1.0 sees no chunks, but another request
+        return _invalid("A request of HTTP/1.0 has no Transfer-Encoding.", "Send it as HTTP/1.1, or with a Content-Length.")
     return _twice(names, _FRAMING)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -38,6 +39,7 @@ _FORWARDED = frozenset(
     }
 )
 _OURS = frozenset({TOKEN_HEADER.encode()})
+_KEY = re.compile(re.escape(PREFIX.encode()) + rb"[0-9a-f]{40}", re.IGNORECASE)
 
 
 def text_of(headers: Iterable[tuple[bytes, bytes]], name: str) -> str | None:
@@ -84,7 +86,7 @@ def request_headers(headers: Headers, *, client: str, scheme: str, host: str, up
     kept = [
         (name, cleaned)
         for name, value in headers
-        if name not in dropped and _key_of(name, value) is None and (cleaned := _without_cookie(name, value)) is not None
+        if _plain(name) not in dropped and not _tells(name, value) and (cleaned := _without_cookie(name, value)) is not None
     ]
     if any(name == b"transfer-encoding" for name, _ in headers) and not upgrade:
         kept = [*((name, value) for name, value in kept if name != b"content-length"), (b"transfer-encoding", b"chunked")]
@@ -114,6 +116,18 @@ def _named_in_connection(headers: Headers) -> frozenset[bytes]:
     """Return the headers that the sender has said are for its neighbour alone; those that frame the body cannot be."""
     named = {part.strip().lower() for name, value in headers if name == b"connection" for part in value.split(b",")}
     return frozenset(named) - {b"content-length", b"host", b"cookie", b"set-cookie"}
+
+
+def _plain(name: bytes) -> bytes:
+    """Return a name as servers see it that know headers as variables, to which X_Forwarded_For is X-Forwarded-For."""
+    return name.replace(b"_", b"-")
+
+
+def _tells(name: bytes, value: bytes) -> bool:
+    """Return whether a header has a key of ours, also in a form in which the service does not take it, or a token of ours."""
+    if _plain(name) in (b"authorization", b"x-api-key"):
+        return _key_of(_plain(name), value) is not None or _KEY.search(value) is not None
+    return name == b"referer" and f"{TOKEN_PARAMETER}=".encode() in value
 
 
 def _key_of(name: bytes, value: bytes) -> str | None:

@@ -20,17 +20,41 @@ from sandbox.service.http.problems import Problem, ProblemCode
 from .rules import ENGINES_OWN, Ceiling
 
 _DEFAULTS = Limits()
-_IMAGE_ID = re.compile(r"(sha256:.*|[0-9a-f]{12,64})")
+# An engine takes the beginning of an id for the image, however short, if no image has that name.
+_IMAGE_ID = re.compile(r"(sha256:.*|[0-9a-f]{1,64})")
+EVERY_IMAGE = "*"
 # Optional limits of which None means that there is none.
 _UNBOUNDED = frozenset({"cpu_seconds_per_command", "idle_seconds", "network_bytes", "network_silent_seconds"})
 
 
 def check_image(ceiling: Ceiling, image: str) -> None:
-    """Raise Problem for an image that no pattern names, and for an id of an image: patterns are for names."""
+    """Raise Problem for an image that no pattern names, and for one that is named by its id or digest.
+
+    Patterns are for names, which the operator may let mean another image; ids and digests would reach what they meant before.
+    """
+    if image in ceiling.images:
+        return
     if _IMAGE_ID.fullmatch(image):
-        raise forbidden(f"The id of an image, {image!r:.80},", f"Use a name: one of {', '.join(ceiling.images)}.")
-    if not any(fnmatchcase(image, pattern) for pattern in ceiling.images):
+        hint = f"Use a name: one of {', '.join(ceiling.images)}. One that looks like an id needs a tag, as in {image[:12]}:latest."
+        raise forbidden(f"The id of an image, {image!r:.80},", hint)
+    if "@" in image:
+        raise forbidden(f"The digest of an image, {image!r:.150},", f"Use a name: one of {', '.join(ceiling.images)}.")
+    if not any(_is_image_of(pattern, image) for pattern in ceiling.images):
         raise forbidden(f"The image {image!r}", f"Use one of {', '.join(ceiling.images)}.")
+
+
+def _is_image_of(pattern: str, image: str) -> bool:
+    """Return whether a pattern names the image; its wildcards match no slash, so that they lead into no other registry.
+
+    "*" alone names every image, and "**" as the last part all that is below the others.
+    """
+    if pattern == EVERY_IMAGE:
+        return True
+    parts, wanted = image.split("/"), pattern.split("/")
+    if wanted[-1] == "**":
+        wanted = wanted[:-1]
+        parts = parts[: len(wanted)] if len(parts) > len(wanted) else []
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
 def check_profile(ceiling: Ceiling, profile: str) -> None:

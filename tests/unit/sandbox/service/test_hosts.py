@@ -172,6 +172,17 @@ def test_no_key_cookie_or_token_goes_into_a_sandbox() -> None:
         (b"x-forwarded-proto", b"https"),
         (b"x-forwarded-port", b"443"),
     ]
+    odd: Headers = [
+        (b"authorization", f"Bearer\t{KEY}".encode()),
+        (b"x_api_key", KEY.encode()),
+        (b"x-api-key", f"key={KEY}".encode()),
+        (b"x_forwarded_for", b"6.6.6.6"),
+        (b"x_gamebox_token", b"gbp_x"),
+        (b"referer", b"http://8000-x.localhost/?gamebox_token=gbp_x"),
+    ]
+    assert [name for name, _ in request_headers(odd, client="192.0.2.9", scheme="http", host="h")] == [
+        *(b"connection", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-port")
+    ]
     own: Headers = [(b"authorization", b"Bearer of the server"), (b"x-api-key", b"its-own"), (b"cookie", b"gamebox_port=gbp_x")]
     assert key_in(own) is None
     assert request_headers(own, client="", scheme="http", host="h")[:2] == own[:2]

@@ -103,8 +103,33 @@ def test_what_is_asked_for_in_words_is_refused_if_it_is_more(settings: Settings,
 def test_an_image_is_never_named_by_its_id(settings: Settings) -> None:
     every = Ceiling(images=("*",))
     assert asked(settings, every, image="debian").image == "debian"
-    for ident in ("sha256:" + "a" * 64, "a" * 64, "0123456789ab"):
+    named = Ceiling(images=("gamebox/*", "cafe", f"debian@sha256:{'b' * 64}"))
+    digest = f"gamebox/base@sha256:{'a' * 64}"
+    for ident in ("sha256:" + "a" * 64, "a" * 64, "0123456789ab", "beef", digest, f"gamebox/base:1@sha256:{'a' * 64}"):
         forbidden(lambda ident=ident: asked(settings, every, image=ident))
+        forbidden(lambda ident=ident: asked(settings, named, image=ident))
+    assert asked(settings, every, image="beef:latest").image == "beef:latest"
+    for listed in named.images[1:]:  # the operator's own words
+        assert asked(settings, named, image=listed).image == listed
+
+
+@pytest.mark.parametrize(
+    ("pattern", "images", "others"),
+    [
+        ("gamebox/*", "gamebox/base gamebox/node:1", "gamebox gamebox/a/b evil/gamebox/base evil.example/gamebox/base GAMEBOX/b"),
+        ("python:*", "python:3.12", "python python:5000/evil/image python-evil:1"),
+        ("*", "debian a/b evil.example.com:5000/x", ""),
+        ("*/base", "gamebox/base evil.example.com/base", "a/b/base base"),
+        ("own.example.com/**", "own.example.com/a own.example.com/a/b:1", "own.example.com own.example.com.evil/a"),
+        ("own.example.com/*/py", "own.example.com/a/py", "own.example.com/a/b/py own.example.com/py"),
+    ],
+)
+def test_a_pattern_leads_into_no_registry_of_others(settings: Settings, pattern: str, images: str, others: str) -> None:
+    ceiling = Ceiling(images=(pattern,))
+    for image in images.split():
+        assert asked(settings, ceiling, image=image).image == image
+    for image in others.split():
+        forbidden(lambda image=image: asked(settings, ceiling, image=image))
 
 
 def test_no_network_is_no_service_either(settings: Settings) -> None:
