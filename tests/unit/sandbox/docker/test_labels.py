@@ -19,13 +19,15 @@ from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.kept import attach as reaching
 from sandbox.docker.kept import inventory, kept, orphans, owners
 from sandbox.docker.kept import labels as marks
+from sandbox.docker.spec import SandboxSpec
 from sandbox.guest.protocol.wire import PROTOCOL
 
 IDENT = "gamebox-0123456789abcdef"
+SPEC = SandboxSpec().to_data()
 GOOD = {
     "protocol": PROTOCOL,
-    "token": "00" * 32, "seconds": 1, "image": "i", "profile": "default", "network": "none", "limits": {}, "runtime": None,
-    "disk": {"kind": "memory", "places": [], "watched": [], "why": ""}, "track_changes": True, "given": [], "names": [],
+    "token": "00" * 32, "seconds": 1, "spec": SPEC,
+    "disk": {"kind": "memory", "places": [], "watched": [], "why": ""}, "names": [],
 }  # fmt: skip
 
 
@@ -59,13 +61,13 @@ class Engine:
 
 NAMESPACE = owner(os.getpid()).partition("/")[0]
 NONSENSE = [
-    {marks.KEEP_LABEL: json.dumps(GOOD | {"limits": []})},
+    {marks.KEEP_LABEL: json.dumps(GOOD | {"spec": SPEC | {"limits": []}})},
     {marks.KEEP_LABEL: json.dumps(GOOD | {"disk": {"kind": "x", "places": [[1, 2, 3]], "watched": [], "why": ""}})},
-    {marks.KEEP_LABEL: json.dumps(GOOD | {"network": "host"})},
-    {marks.KEEP_LABEL: json.dumps(GOOD | {"network": []})},
+    {marks.KEEP_LABEL: json.dumps(GOOD | {"spec": SPEC | {"network": "host"}})},
+    {marks.KEEP_LABEL: json.dumps(GOOD | {"spec": []})},
     {marks.KEEP_LABEL: json.dumps(GOOD | {"seconds": "nan"})},
     {marks.KEEP_LABEL: json.dumps(GOOD | {"seconds": 10**400})},
-    {marks.KEEP_LABEL: json.dumps(GOOD | {"limits": {"memory_bytes": -1}})},
+    {marks.KEEP_LABEL: json.dumps(GOOD | {"spec": SPEC | {"limits": {"memory_bytes": -1}}})},
     {marks.KEEP_LABEL: json.dumps(GOOD | {"names": ["a\nb.internal"]})},
     {marks.KEEP_LABEL: json.dumps(GOOD | {"names": "llm.internal"})},
     {marks.KEEP_LABEL: "[" * 60_000},
