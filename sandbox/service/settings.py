@@ -17,6 +17,7 @@ from pydantic_settings import (
 )
 
 from sandbox.errors import SandboxError, configuration_error
+from sandbox.limits import MOST_SECONDS
 from sandbox.packages.cache import PackageCache
 
 from .http.hosts import check_origins
@@ -82,7 +83,7 @@ class Settings(BaseSettings):
     disk_bytes: int = Field(4 << 30, gt=0, description="Disk size of a sandbox whose request names none.")
     disk_factor: float = Field(1.0, gt=0, description="How many times the free disk space may be promised.")
     time_to_live_seconds: float = Field(3600.0, gt=0, description="Time to live of a sandbox whose request names none.")
-    most_time_to_live_seconds: float = Field(86400.0, gt=0, description="The longest time to live.")
+    most_time_to_live_seconds: float = Field(86400.0, gt=0, le=MOST_SECONDS, description="The longest time to live.")
     idle_seconds: float = Field(900.0, gt=0, description="Idle time of a sandbox whose request names none.")
     lost_seconds: float = Field(86400.0, gt=0, description="How long a sandbox that has ended is listed.")
     drain_seconds: float = Field(10.0, ge=0, description="How long requests may go on after SIGTERM.")

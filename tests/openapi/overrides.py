@@ -39,6 +39,7 @@ MEANING = {
     "checkpoint_not_found": "an id of a checkpoint",
     "path_not_found": "a path in the sandbox",
     "path_outside_roots": "a path in the sandbox",
+    "path_invalid": "a path in the sandbox",
     "permission_denied": "a path in the sandbox",
     "not_a_regular_file": "a path in the sandbox",
     "not_a_directory": "a path in the sandbox",
@@ -187,7 +188,7 @@ def _bound_waits(case: Any, body: dict[str, Any]) -> None:
     if case.operation.path.endswith(("/run", "/wait_for")) and body.get("timeout_seconds") in (None, "unlimited"):
         body["timeout_seconds"] = SECONDS
     life = body.get("time_to_live_seconds")
-    if case.method.upper() == "PATCH" and isinstance(life, int | float) and 0 < life < LIFE_SECONDS:
+    if isinstance(life, int | float) and 0 < life < LIFE_SECONDS:
         body["time_to_live_seconds"] = LIFE_SECONDS
 
 

@@ -110,6 +110,15 @@ class Requests:
         """Return the requests that were not answered yet."""
         return [each for each in self._by_id.values() if each.task is not None and not each.task.done()]
 
+    async def stop(self, ident: str, seconds: float) -> None:
+        """Stop a request, and wait until nothing of it runs any more, at most so long. Raises Problem if it is not under way."""
+        found = self.find(ident)
+        task = found.task  # it has none any more when it has ended, also meanwhile
+        if task is None or task.done():
+            raise unknown_request(ident)
+        await asyncio.to_thread(found.cancel.cancel)  # it may send a frame
+        await asyncio.wait([task], timeout=seconds)
+
     def forget_answers(self) -> None:
         """Forget what was answered."""
         for ident, forget in tuple(self._answered.items()):

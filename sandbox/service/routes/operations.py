@@ -114,12 +114,7 @@ async def cancel_request(request: Request, caller: User, sandbox_id: str, reques
 
     Only commands and waiting can be stopped; others are waited for.
     """
-    requests = sandbox_of(request, caller, sandbox_id).requests
-    sent = requests.find(request_id)
-    if sent not in requests.under_way() or sent.task is None:
-        raise unknown_request(request_id)
-    await asyncio.to_thread(sent.cancel.cancel)  # it may send a frame
-    await asyncio.wait([sent.task], timeout=STOP_SECONDS)
+    await sandbox_of(request, caller, sandbox_id).requests.stop(request_id, STOP_SECONDS)
     return Response(status_code=204)
 
 

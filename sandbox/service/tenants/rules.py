@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from sandbox.errors import SandboxError
+from sandbox.limits import MOST_SECONDS
 from sandbox.network import ceiling as network
 from sandbox.network.rules import Rule
 from sandbox.service.http.limits import BOUNDED
@@ -37,7 +38,7 @@ class Ceiling(_Rules):
     largest: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, max_length=64, description="The largest values of limits, by name of the limit."
     )
-    most_time_to_live_seconds: float = Field(default=86400.0, gt=0, description="The longest time to live.")
+    most_time_to_live_seconds: float = Field(default=86400.0, gt=0, le=MOST_SECONDS, description="The longest time to live.")
     network: NetworkMode = Field(
         default="public", description="none; named: only what hosts covers; public: every public address."
     )

@@ -109,6 +109,30 @@ def test_while_the_engine_is_away_sandboxes_go_on_and_requests_to_it_are_503(
         assert own.nothing_is_left()
 
 
+def test_while_the_engine_stands_still_what_needs_it_is_given_up_and_leaves_nothing(tmp_path: Path) -> None:
+    """It takes connections and answers nothing: a creation is given up after the 60 s of a call, and removed later."""
+    with running(live_restore=True) as own:
+        service = ServiceProcess(tmp_path / "data", "--stop-all", program=beside(own)).start()
+        try:
+            with Api(service) as api:
+                stays = api.create(image=IMAGE)
+                own.freeze()
+                try:
+                    problem = api.call("POST", "/sandboxes", {"image": IMAGE}, status=503)
+                    assert (problem["code"], problem["retryable"]) == ("engine_timeout", True)
+                    assert api.run(stays, "echo past it")["result"]["output"] == "past it\n"
+                    assert api.call("GET", f"/sandboxes/{stays}")["state"] == "running"
+                finally:
+                    own.thaw()
+                assert eventually(lambda: api.http.post("/v1/sandboxes", json={"image": IMAGE}).status_code == 201, 60)
+                listed = [each["id"] for each in api.call("GET", "/sandboxes")["items"] if each["state"] == "running"]
+                assert (stays in listed, len(listed)) == (True, 2)
+                assert eventually(lambda: len(own.containers()) == 2, 60), own.containers()
+        finally:
+            service.stop()
+        assert own.nothing_is_left()
+
+
 def test_after_a_reboot_all_are_lost_with_the_reason_and_nothing_of_them_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from sandbox.service.requests.spill import SpillRoom
 from sandbox.service.requests.under_way import Requests, RequestUnderWay, digest_of
 from sandbox.service.store.database import Database
 from sandbox.service.store.sandboxes import SandboxRecord
+from tests.integration.observing import eventually
 
 
 @pytest.fixture
@@ -55,6 +56,30 @@ def test_only_so_many_answers_are_kept_of_all_sandboxes_together() -> None:
         return [f"r{n}" for n in range(7) if sandboxes[n % 2].same(f"r{n}", b"d") is not None]
 
     assert asyncio.run(main()) == ["r4", "r6"]
+
+
+def test_a_request_may_end_while_it_is_being_stopped() -> None:
+    async def main() -> None:
+        requests, made, ended = Requests(), request("r1"), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            loop.call_soon_threadsafe(ended.set)
+            assert eventually(lambda: made.answer is not None)
+
+        async def work(_: RequestUnderWay) -> Answer:
+            with made.cancel.calling(stop):
+                await ended.wait()
+            return await quick(made)
+
+        requests.begin(made, work)
+        await asyncio.sleep(0)
+        await requests.stop("r1", 5)
+        assert made.answer is not None
+        with pytest.raises(Problem, match="No request 'r1' is under way"):
+            await requests.stop("r1", 5)
+
+    asyncio.run(main())
 
 
 def test_output_in_memory_counts_as_the_answer_does_and_goes_with_it(no_collector: None) -> None:

@@ -16,6 +16,7 @@ from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.network.rules import Rule
 from sandbox.network.services.service import Service
+from sandbox.service.clock import now
 from sandbox.service.fleet.admission import narrowed_record
 from sandbox.service.http.bodies import CreateSandbox, read_body
 from sandbox.service.http.limits import BOUNDED
@@ -178,14 +179,22 @@ def test_a_network_that_was_narrowed_is_allowed(rule: str) -> None:
 
 def test_a_record_whose_ceiling_was_made_lower_is_cut_and_one_within_it_is_the_same() -> None:
     spec = SandboxSpec(network=Network.allow("a.example.com:443", "example.net"))
+    ends_at = now() + 9e7
     record = SandboxRecord(
-        id="a", tenant="t", ident="i", state="running", created_at=0, ends_at=9e9, time_to_live_seconds=9e9, spec=spec.to_data()
+        id="a", tenant="t", ident="i", state="running", created_at=0, ends_at=ends_at, time_to_live_seconds=9e7, spec=spec.to_data()
     )
     cut = narrowed_record(LOW, record)
     assert [rule.text for rule in SandboxSpec.from_data(cut.spec).network.rules] == ["a.example.com:443"]
     assert cut.time_to_live_seconds == 600
     assert narrowed_record(LOW, cut) == cut
-    assert narrowed_record(Ceiling(most_time_to_live_seconds=1e10), record) == record
+    assert narrowed_record(Ceiling(most_time_to_live_seconds=1e8), record) == record
+
+
+def test_a_time_to_live_is_one_that_a_timer_can_have() -> None:
+    assert Ceiling(most_time_to_live_seconds=1e8).most_time_to_live_seconds == Limits(timeout_seconds=1e8).timeout_seconds
+    for seconds in (1.1e8, 1e308):
+        with pytest.raises(ValidationError, match="less than or equal to 100000000"):
+            Ceiling(most_time_to_live_seconds=seconds)
 
 
 def test_a_fork_is_cut_and_what_is_there_already_is_refused() -> None:
