@@ -172,6 +172,7 @@ class Asked:
                 self._catch_up(answer, int(last) if last.isdecimal() else 0)
                 return answer
             except httpx.TransportError as error:
+                self.service.check_open(error)
                 cut = True
                 attempts = attempts or self.service.attempts(call)
                 time.sleep(attempts.seconds_after(error))

@@ -18,7 +18,7 @@ from sandbox.network.connections import Connection
 
 from .events import EVENTS, SILENT_SECONDS, EventParser
 from .loop_thread import LoopThread
-from .service import Call, Service, nonsense
+from .service import AWAY, Call, Service, nonsense
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,7 @@ Listener = Callable[[Connection], None]
 LOOK_SECONDS = 2.0
 BEGIN_SECONDS = 10.0
 LEAST_WAIT_SECONDS, MOST_WAIT_SECONDS = 0.2, 5.0
-# After these the service may have connections to tell again; after others it has none any more.
-_AWAY = frozenset({"service_unreachable", "service_failed"})
+# After these, too, the service may have connections to tell again.
 _LATER = frozenset({ErrorCode.sandbox_paused, ErrorCode.capacity})
 
 
@@ -159,7 +158,7 @@ class Feed:
                 try:
                     await self._pass_on_all(client)
                 except SandboxError as error:
-                    if not (error.retryable or getattr(error, "reason", "") in _AWAY or error.code in _LATER):
+                    if not (error.retryable or getattr(error, "reason", "") in AWAY or error.code in _LATER):
                         log.info("the service tells no more connections: %s", error)
                         return
                 except httpx.TransportError:

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -140,11 +141,12 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         self._starting = threading.RLock()
         self._changing = threading.RLock()
         self._ending = threading.RLock()
+        self._terminals: weakref.WeakSet[RemoteTerminal] = weakref.WeakSet()
         self._tunnels = Tunnels(self.service, self._path)
         self._connections = Connections(self.service, self._path_in_use, lambda text: self.hidden.mask.names(text))
         self._start_error: SandboxError | None = None
         self._id: str | None = None
-        self._closed = self._deleted = False
+        self._closed = self._deleted = self._creating = False
         # An hour that nobody asked for is renewed, so that no long run of an agent ends with it.
         self.life = TimeToLive(renews=time_to_live_seconds is None if renew is None else renew)
         self._description: dict[str, str] = {}
@@ -199,7 +201,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             raise _closed()
         keep, self.keep = self.keep, False  # one that is to be kept is not left by a start that failed
         try:
-            self._take(Creation(self.service, "/v1/sandboxes", self._body).carry_out())
+            self._take(self._created())
             self._connections.begin(0)
             self._fill()
             if self._closed:
@@ -208,6 +210,14 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             self.close()
             raise
         self.keep = keep
+
+    def _created(self) -> Any:
+        """Return what the service says of a new sandbox."""
+        self._creating = True  # a thread that closes this does not cut the answer off, without which nobody could delete it
+        try:
+            return Creation(self.service, "/v1/sandboxes", self._body).carry_out()
+        finally:
+            self._creating = False
 
     def _take(self, found: Any) -> None:
         """Use the sandbox that the service has described."""
@@ -251,6 +261,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             ident, error = self._id, None
             if ident is not None and delete and not self._deleted:
                 try:
+                    self.service.reopen()  # one that was kept may be deleted after its end here
                     call = Call("DELETE", _path_of(ident), read_seconds=START_SECONDS, repeatable=True)
                     self.service.request(replace(call, patience_seconds=CLOSE_SECONDS))
                     self._deleted = True
@@ -259,7 +270,10 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
                     if not self._deleted:
                         log.warning("the sandbox %s was not deleted: %s", ident, raised)
                         error = raised
-            self.service.close()
+            for each in list(self._terminals):
+                each.end()
+            if not self._creating:
+                self.service.close()
             return error
 
     def _path(self) -> str:
@@ -458,12 +472,15 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
 
         def work(started: float) -> Envelope[op.ForkResult]:
             body = {"count": count, **({} if checkpoint is None else {"checkpoint": checkpoint})}
+            service = Service(self.service.url, self.service.api_key)  # its answer is needed also if this is closed meanwhile
             try:
-                found = Creation(self.service, f"{self._path()}/fork", body).carry_out()
+                found = Creation(service, f"{self._path()}/fork", body).carry_out()
             except SandboxError as error:
                 if error.code is ProblemCode.invalid_body:
                     error.code = ErrorCode.invalid_arguments
                 raise self._explained(error) from error
+            finally:
+                service.close()
             made = tuple(self._twin(each) for each in found["items"])
             seconds = time.monotonic() - started
             result = op.ForkResult(id=checkpoint or "", count=count, environments=made, seconds=round(seconds, 3))
@@ -497,7 +514,11 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         """Start a command with a terminal, a shell without ``argv``, and return what shows and types. Raises SandboxError."""
         variables = {**self.hidden.variables(None), **(env or {})}
         path = f"{self._path()}/terminals"
-        return RemoteTerminal(self.service, path, argv, env=variables, cwd=cwd, user=user, rows=rows, cols=cols)
+        made = RemoteTerminal(self.service, path, argv, env=variables, cwd=cwd, user=user, rows=rows, cols=cols)
+        self._terminals.add(made)
+        if self._closed:  # by another thread, which may not have found it
+            made.end()
+        return made
 
     # Description
 

@@ -11,6 +11,7 @@ import re
 import socket
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -53,6 +54,10 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy
 # Nothing was done where one of these was answered, or raised.
 _NOTHING_DONE = frozenset({429, 503})
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+# What httpx names the events after which there is another socket.
+_OPENED = frozenset({"connection.connect_tcp.complete", "connection.start_tls.complete", "proxy.stream.start_tls.complete"})
+# The reasons of errors after which a service may answer again.
+AWAY = frozenset({"service_unreachable", "service_failed"})
 # Answered by a proxy whose service is gone.
 _GATEWAY = frozenset({502, 504})
 
@@ -102,6 +107,8 @@ class Service:
         }
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
+        self._closed = False
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._answered = False
 
     def __repr__(self) -> str:
@@ -114,8 +121,10 @@ class Service:
 
     @property
     def client(self) -> httpx.Client:
-        """The connections to the service; made when they are needed."""
+        """The connections to the service; made when they are needed. Raises SandboxError after ``close``."""
         with self._lock:
+            if self._closed:
+                raise closed_meanwhile("none")
             if self._client is None:
                 limits = self._options["limits"]
                 transport = httpx.HTTPTransport(limits=limits, socket_options=_KEEPALIVE) if self._direct else None
@@ -129,11 +138,26 @@ class Service:
         return httpx.AsyncClient(**self._options, transport=transport)
 
     def close(self) -> None:
-        """Close the connections; the next request opens others."""
+        """Close the connections: requests of other threads fail at once. There are no others until ``reopen``."""
         with self._lock:
+            self._closed = True
             client, self._client = self._client, None
+            sockets = list(self._sockets)
+        for each in sockets:
+            with suppress(OSError):  # a thread that waits for one would not notice that it is closed
+                socket.socket.shutdown(each, socket.SHUT_RDWR)  # not TLS's own, under which another thread may be reading
         if client is not None:
             client.close()
+
+    def check_open(self, error: httpx.TransportError) -> None:
+        """Raise SandboxUnavailableError if a connection broke because this was closed."""
+        if self._closed:
+            raise closed_meanwhile("unknown") from error
+
+    def reopen(self) -> None:
+        """Allow requests again after ``close``."""
+        with self._lock:
+            self._closed = False
 
     def request(self, call: Call) -> httpx.Response:
         """Send the request and return the answer, read to its end. Raises SandboxError for all but a 2xx."""
@@ -165,7 +189,11 @@ class Service:
         while True:
             try:
                 response = await client.send(_request(client, call), stream=stream)
-            except httpx.TransportError as error:
+            except (httpx.TransportError, RuntimeError) as error:
+                if client.is_closed:  # by another task
+                    raise closed_meanwhile("unknown") from error
+                if isinstance(error, RuntimeError):
+                    raise
                 if call.joins and isinstance(error, httpx.ReadTimeout) and await asyncio.to_thread(self.is_alive):
                     attempts = self.attempts(call)
                 else:
@@ -214,6 +242,7 @@ class Service:
             try:
                 response = send(call)
             except httpx.TransportError as error:
+                self.check_open(error)
                 if call.joins and isinstance(error, httpx.ReadTimeout) and self.is_alive():
                     attempts = self.attempts(call)  # it is at work still
                 else:
@@ -235,14 +264,21 @@ class Service:
         return response
 
     def _open(self, call: Call) -> httpx.Response:
-        while True:
-            client = self.client
-            try:
-                return client.send(_request(client, call), stream=True)
-            except RuntimeError:
-                if not client.is_closed:
-                    raise
-                # Another thread closed the connections; nothing was sent.
+        client = self.client
+        request = _request(client, call)
+        request.extensions["trace"] = self._note
+        try:
+            return client.send(request, stream=True)
+        except RuntimeError as error:
+            if not client.is_closed:
+                raise
+            raise closed_meanwhile("none") from error  # by another thread, before anything was sent
+
+    def _note(self, event: str, info: Mapping[str, Any]) -> None:
+        """Note each socket that httpx opens."""
+        if event in _OPENED and isinstance(made := info["return_value"].get_extra_info("socket"), socket.socket):
+            with self._lock:
+                self._sockets.add(made)
 
 
 def _request(client: httpx.Client | httpx.AsyncClient, call: Call) -> httpx.Request:
@@ -285,6 +321,13 @@ class Attempts:
 
     def _error(self, failure: httpx.TransportError | httpx.Response) -> SandboxError:
         return error_of(failure, self._url) if isinstance(failure, httpx.Response) else unreachable(failure, self._url)
+
+
+def closed_meanwhile(effects: str) -> SandboxUnavailableError:
+    """Return the error of a request whose environment was closed by another thread or task."""
+    error = SandboxUnavailableError("closed", "The environment was closed meanwhile.", "Make a new environment.")
+    error.effects = effects
+    return error
 
 
 def unreachable(error: Exception, url: str) -> SandboxUnavailableError:

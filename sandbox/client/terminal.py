@@ -12,7 +12,7 @@ from typing import Any, Self
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.interrupts import Shield
 
-from .service import RECONNECT_SECONDS, Service, nonsense
+from .service import AWAY, RECONNECT_SECONDS, Service, closed_meanwhile, nonsense
 from .sockets import check_library, connect
 
 # The close codes after which the same terminal is asked for again: the connection was cut, the service restarts, too far behind.
@@ -100,6 +100,11 @@ class RemoteTerminal:
         self._over = True
         self._socket.close(1000)
 
+    def end(self) -> None:
+        """Close the connection of an environment that is closed; ``run`` raises SandboxUnavailableError."""
+        self._failure = self._failure or closed_meanwhile("none")
+        self.close()
+
     def _open(self, first: Mapping[str, Any]) -> Any:
         """Return a connection on which the terminal was asked for."""
         found = connect(self._service, self._path)
@@ -163,7 +168,9 @@ class RemoteTerminal:
                 self._socket = self._open({**attach, **({} if self._user is None else {"user": self._user})})
                 return
             except SandboxError as error:
-                away = isinstance(error, SandboxUnavailableError) or error.retryable
+                away = error.retryable or getattr(error, "reason", "") in AWAY
+                if self._failure is not None:
+                    raise self._failure from error
                 if not away or time.monotonic() - cut_at > RECONNECT_SECONDS:
                     raise
 

@@ -72,6 +72,7 @@ def fetch(service: Service, path: str, params: dict[str, str], file: BinaryIO) -
             file.flush()  # a full disk is reported here
             return file.tell()
         except httpx.TransportError as error:
+            service.check_open(error)
             time.sleep(attempts.seconds_after(error))
 
 
@@ -109,6 +110,7 @@ def download(
                 return json.loads(response.read())
             return json.loads(b"".join(pass_chunks(response.iter_raw(), sink)))
     except httpx.TransportError as error:
+        service.check_open(error)
         raise OperationError(
             ErrorCode.transfer_incomplete,
             f"The download was cut off ({type(error).__name__}).",

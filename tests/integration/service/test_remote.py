@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from sandbox import AsyncRemoteEnvironment, CancelToken, Limits, Network, RemoteEnvironment
 from sandbox.client.codes import ProblemCode
 from sandbox.client.listing import list_sandboxes
+from sandbox.envelope import Failure
 from sandbox.errors import ErrorCode, SandboxError
 from tests.contract.checks import done, refused
 from tests.integration.observing import eventually
@@ -86,6 +88,55 @@ def test_leaving_the_block_deletes_the_sandbox(service: ServiceProcess, make: Ma
     with pytest.raises(SandboxError) as caught:
         env.run("true")
     assert caught.value.code is ErrorCode.sandbox_closed
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_threads_at_work_hear_that_another_one_has_closed_it(service: ServiceProcess, make: Make, keep: bool) -> None:
+    env = make(keep=keep).start()
+    done(env.upload(bytes(4 << 20), "big"))
+    began, ends = queue.SimpleQueue[int](), queue.SimpleQueue[tuple[str, str]]()
+
+    def slow() -> Iterator[bytes]:
+        for _ in range(600):
+            yield b"x"
+            time.sleep(0.1)
+
+    def terminal() -> Failure[Any]:
+        with env.terminal(["sleep", "60"]) as opened:
+            opened.run(print)
+        return Failure(ErrorCode.command_ended, "The terminal ended.")
+
+    works: dict[str, Callable[[], Any]] = {
+        "run": lambda: env.run("sleep 60", session=None),
+        "stdin": lambda: env.run("sleep 60", session=None, stdin=slow()),
+        "output": lambda: env.run("sleep 60", session=None, on_output=print),
+        "wait": lambda: env.wait_for(port=8000, timeout_seconds=60),
+        "upload": lambda: env.upload(bytes(4 << 20), "to"),
+        "download": lambda: env.download("big"),
+        "terminal": terminal,
+    }
+
+    def work(name: str) -> None:
+        began.put(1)
+        code = ""
+        while not code:  # transfers are over soon
+            try:
+                answer = works[name]()
+                code = "" if answer.ok else answer.code.value
+            except SandboxError as error:
+                code = error.code.value
+            except Exception as error:  # noqa: BLE001  # what the test is about
+                code = repr(error)
+        ends.put((name, code))
+
+    threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in works]
+    for each in threads:
+        each.start()
+    assert len([began.get(timeout=30) for _ in threads]) == len(threads)
+    assert eventually(lambda: len([each for each in done(env.processes()).commands if each.running]) == 4)
+    env.close()
+    for name, code in [ends.get(timeout=20) for _ in threads]:
+        assert code in ("sandbox_unavailable", "sandbox_closed"), name
 
 
 def test_a_kept_one_stays_and_is_attached_to_by_its_id(service: ServiceProcess, make: Make) -> None:

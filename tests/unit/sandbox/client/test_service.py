@@ -16,7 +16,8 @@ from sandbox.client import service as module
 from sandbox.client.codes import ProblemCode
 from sandbox.client.service import Call, Service
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
-from tests.servers.scripted_service import KEY, Handler, Scripted, hangs_up, says, scripted
+from tests.integration.observing import eventually
+from tests.servers.scripted_service import KEY, Answer, Handler, Scripted, hangs_up, says, scripted
 
 
 @pytest.fixture
@@ -114,6 +115,13 @@ def test_a_long_request_goes_on_while_the_service_lives(server: Scripted, servic
     assert [seen[1] for seen in server.seen] == ["/v1/x", "/healthz", "/v1/x"]
 
 
+def waits_for(event: threading.Event) -> Answer:
+    def answer(_: BaseHTTPRequestHandler) -> None:
+        event.wait(60)
+
+    return answer
+
+
 async def awaited(service: Service, call: Call) -> Any:
     async with service.asynchronous() as client:
         return await service.json_awaited(call, client)
@@ -155,6 +163,7 @@ def test_a_service_that_restarts_is_waited_for(server: Scripted, service: Servic
     server.shutdown()
     server.server_close()
     service.close()  # its connections ended with the server
+    service.reopen()
 
     class Again(Scripted):
         allow_reuse_address = True
@@ -215,19 +224,57 @@ def test_address_and_key_of_the_environment(server: Scripted, monkeypatch: pytes
     service.close()
 
 
-def test_connections_that_another_thread_closes_are_made_anew(
+def test_what_another_thread_closes_before_it_is_sent_has_no_effects(
     server: Scripted, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = module._request
-    made: list[Any] = []
 
     def interrupted(client: Any, call: Call) -> Any:
-        made.append(client)
-        if len(made) == 1:
-            service.close()
+        service.close()
         return make(client, call)
 
     monkeypatch.setattr(module, "_request", interrupted)
-    server.answers += [says(200, {"a": 1})]
+    for _ in range(2):
+        with pytest.raises(SandboxUnavailableError) as caught:
+            service.json(Call("POST", "/v1/x"))
+        assert (caught.value.reason, caught.value.effects, server.seen) == ("closed", "none", [])
+    monkeypatch.undo()
+    service.reopen()
+    server.answers = [says(200, {"a": 1})]
     assert service.json(Call("POST", "/v1/x")) == {"a": 1}
-    assert (len(made), len(server.seen)) == (2, 1)
+
+
+def test_a_thread_that_waits_for_an_answer_notices_the_end(server: Scripted, service: Service) -> None:
+    raised: list[SandboxUnavailableError] = []
+    over = threading.Event()
+    server.answers = [waits_for(over)]
+
+    def ask() -> None:
+        with pytest.raises(SandboxUnavailableError) as caught:
+            service.json(Call("POST", "/v1/x", repeatable=True, read_seconds=50))
+        raised.append(caught.value)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert eventually(lambda: server.seen)
+    service.close()
+    asking.join(30)
+    over.set()
+    assert [(each.reason, each.effects) for each in raised] == [("closed", "unknown")]
+    assert len(server.seen) == 1
+
+
+def test_in_a_loop_what_another_task_closes_fails_in_our_words(server: Scripted, service: Service) -> None:
+    over = threading.Event()
+    server.answers = [waits_for(over)]
+
+    async def ask() -> tuple[str, str]:
+        client = service.asynchronous()
+        asking = asyncio.create_task(service.json_awaited(Call("POST", "/v1/x", repeatable=True), client))
+        await asyncio.to_thread(eventually, lambda: server.seen)
+        await client.aclose()
+        results = await asyncio.gather(asking, service.json_awaited(Call("POST", "/v1/x"), client), return_exceptions=True)
+        return tuple(str(getattr(each, "reason", each)) for each in results)  # type: ignore[return-value]
+
+    assert asyncio.run(ask()) == ("closed", "closed")
+    over.set()
