@@ -97,7 +97,7 @@ class Settings(BaseSettings):
         2000, ge=1, description="Most connections of one address; behind proxies, requests under way of one client."
     )
     key_connections: int = Field(1500, ge=1, description="Most requests, streams and connections under way of one key.")
-    body_bytes: int = Field(64 * MIB, ge=1024, description="Largest JSON body of a request.")
+    body_bytes: int = Field(64 * MIB, ge=1024, description="Largest JSON body, that of write and edit.")
     open_networks: Words = Field((), description="Addresses and networks that are not public, and that tenants may reach.")
     closed_hosts: Words = Field((), description="Hosts, addresses and ports that no tenant may reach, as in *:25.")
     pool: int = Field(0, ge=0, le=64, description="Sandboxes to keep ready for creations without options.")

@@ -131,7 +131,7 @@ class LiveSandbox:
         answers with what became of the first. ``streams`` says that its output is wanted as it comes: of one that is sent again,
         the sandbox has it. ``reads`` says that its standard input will be streamed, which is not possible then.
         """
-        digest = database.seal.digest(digest_of(operation, args))
+        digest = database.seal.digest(await digest_of(operation, args))
         if (found := self.requests.same(ident, digest)) is not None:
             return found
         self.requests.check_room()

@@ -27,9 +27,9 @@ def read_json(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data or b"{}", parse_constant=_no_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise _invalid(f"The body is not JSON: {str(error)[:200].rstrip('.')}.") from error
+        raise invalid(f"The body is not JSON: {str(error)[:200].rstrip('.')}.") from error
     if not isinstance(found, dict):
-        raise _invalid("The body is not a JSON object.")
+        raise invalid("The body is not a JSON object.")
     return found
 
 
@@ -38,18 +38,13 @@ def _check_structure(data: bytes) -> None:
         return
     structure = _STRINGS.sub(b"", data)
     if len(structure) > MOST_STRUCTURE_BYTES:
-        raise Problem(
-            413,
-            ProblemCode.body_too_large,
-            f"The body has more than {MOST_STRUCTURE_BYTES} bytes outside strings.",
-            "Send less; files can be streamed with PUT /v1/sandboxes/{sandbox_id}/files.",
-        )
+        raise too_much()
     depth = 0
     for char in structure:
         if char in _OPEN:
             depth += 1
             if depth > MOST_DEPTH:
-                raise _invalid(f"The body is nested more than {MOST_DEPTH} levels deep.")
+                raise invalid(f"The body is nested more than {MOST_DEPTH} levels deep.")
         elif char in _CLOSE:
             depth -= 1
 
@@ -67,5 +62,16 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"it has {text}, which JSON does not have")
 
 
-def _invalid(detail: str) -> Problem:
+def too_much() -> Problem:
+    """Return the problem of a body that has too much outside strings."""
+    return Problem(
+        413,
+        ProblemCode.body_too_large,
+        f"The body has more than {MOST_STRUCTURE_BYTES} bytes outside long strings.",
+        "Send less; files can be streamed with PUT /v1/sandboxes/{sandbox_id}/files.",
+    )
+
+
+def invalid(detail: str) -> Problem:
+    """Return the problem of a body that is not JSON as it is taken here."""
     return Problem(400, ProblemCode.invalid_json, detail, "Send one JSON object.")

@@ -20,6 +20,8 @@ from .output import OutputLog
 
 # They go on when their clients leave, so that the bound on a tenant's connections does not bound them.
 MOST_UNDER_WAY = 1000
+# A text whose digest is made in a thread, and as much of it as is taken while others wait.
+LONG_CHARS = 128 << 10
 # How long the whole output of a command that has ended can be read by those who were cut.
 SPILL_SECONDS = 300.0
 # That of every request that was answered: there is nothing left to be stopped.
@@ -150,9 +152,18 @@ def _forget_spill(found: weakref.ref[OutputLog]) -> None:
         output.forget_spill()
 
 
-def digest_of(operation: str, args: Mapping[str, Any]) -> bytes:
-    """Return a digest that is the same for equal requests."""
-    return hashlib.sha256(json.dumps([operation, args], sort_keys=True).encode()).digest()
+async def digest_of(operation: str, args: Mapping[str, Any]) -> bytes:
+    """Return a digest that is the same for equal requests. Others go on while that of a long text is made."""
+    long = {name: each for name, each in args.items() if isinstance(each, str) and len(each) > LONG_CHARS}
+    texts = {name: await asyncio.to_thread(_digest_of_text, each) for name, each in long.items()}
+    return hashlib.sha256(json.dumps([operation, {**args, **texts}], sort_keys=True).encode()).digest()
+
+
+def _digest_of_text(text: str) -> list[str]:
+    made = hashlib.sha256()
+    for at in range(0, len(text), LONG_CHARS):
+        made.update(text[at : at + LONG_CHARS].encode("utf-8", "surrogatepass"))
+    return [made.hexdigest()]
 
 
 def unknown_request(ident: str) -> Problem:

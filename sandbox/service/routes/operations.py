@@ -18,7 +18,7 @@ from sandbox.service.fleet.live_sandbox import is_repeatable
 from sandbox.service.house import Reader, User, house_of, sandbox_of
 from sandbox.service.http.bodies import checked_arguments
 from sandbox.service.http.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
-from sandbox.service.http.json_text import read_json
+from sandbox.service.http.large_json import read_large_json
 from sandbox.service.http.problems import Problem, ProblemCode, not_allowed
 from sandbox.service.http.reading import has_header, is_request_id, offset_of, request_id, wants_events
 from sandbox.service.http.route_table import methods_of
@@ -28,12 +28,16 @@ from sandbox.service.requests.answers import Answer
 from sandbox.service.requests.bridges import BrokenOffError
 from sandbox.service.requests.output import OutputGoneError, OutputLog
 from sandbox.service.requests.under_way import Requests, RequestUnderWay, unknown_request
+from sandbox.service.settings import Settings
 
 router = APIRouter(tags=["operations"])
 NAMES = (*(name for name, kind in OPERATIONS.items() if not issubclass(kind, Transfer)), *STATE_METHODS)
 # The client of a request that reads may be a moment before the request itself.
 BEGIN_SECONDS, LOOK_SECONDS = 10.0, 0.02
 STOP_SECONDS = 30.0
+# Of operations with a text of a file, and of those with an input: 1 MiB as escapes, and more. ``body_bytes`` may be less.
+_BODY_BYTES = {"write": 1 << 30, "edit": 1 << 30, "run": 8 << 20, "send": 8 << 20}
+_OTHER_BODY_BYTES = 1 << 20
 
 
 @router.post("/v1/sandboxes/{sandbox_id}/{operation}")
@@ -54,8 +58,8 @@ async def operate(request: Request, caller: User, sandbox_id: str, operation: st
     house = house_of(request)
     offset = offset_of(request)
     reads = has_header(request, "X-Gamebox-Stdin", "stream")
-    async with house.bodies.body(request, house.settings.body_bytes, caller.tenant) as body:
-        args = read_json(body.data)
+    async with house.bodies.body(request, _most_bytes(operation, house.settings), caller.tenant) as body:
+        args = await read_large_json(body.data)
         if (refused := checked_arguments(operation, args)) is not None:
             raise Problem(
                 422, ProblemCode.invalid_body, f"{operation} does not accept {refused} over HTTP.", f"Leave out {refused}."
@@ -116,6 +120,11 @@ async def cancel_request(request: Request, caller: User, sandbox_id: str, reques
     """
     await sandbox_of(request, caller, sandbox_id).requests.stop(request_id, STOP_SECONDS)
     return Response(status_code=204)
+
+
+def _most_bytes(operation: str, settings: Settings) -> int:
+    """Return how large the body of an operation may be."""
+    return min(settings.body_bytes, _BODY_BYTES.get(operation, _OTHER_BODY_BYTES))
 
 
 async def _begun(requests: Requests, ident: str) -> RequestUnderWay:

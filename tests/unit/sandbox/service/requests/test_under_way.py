@@ -148,8 +148,17 @@ def test_another_request_with_the_same_id_is_refused() -> None:
         assert caught.value.code is ProblemCode.request_not_found
 
     asyncio.run(main())
-    assert digest_of("run", {"a": 1, "b": 2}) == digest_of("run", {"b": 2, "a": 1})
-    assert digest_of("run", {"a": "\udcff"}) != digest_of("run", {"a": "?"})
+
+
+def test_the_digest_is_that_of_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(**args: Any) -> bytes:
+        return asyncio.run(digest_of("run", args))
+
+    assert digest(a=1, b=2) == digest(b=2, a=1)
+    assert digest(a="\udcff") != digest(a="?")
+    monkeypatch.setattr(module, "LONG_CHARS", 2)
+    assert digest(a="long\udcff", b=2) == digest(b=2, a="long\udcff")
+    assert len({digest(a="long"), digest(a="lonG"), digest(b="long"), digest(a="l")}) == 4
 
 
 def test_who_waits_may_leave_and_the_request_goes_on() -> None:
