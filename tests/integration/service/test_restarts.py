@@ -174,7 +174,7 @@ def test_one_that_dies_is_lost_with_its_post_mortem(mortal: ServiceProcess, engi
         assert eventually(lambda: engine.containers() == [])
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("seconds", [0.05, 0.3, 0.8])
 def test_a_kill_during_a_creation_leaves_one_sandbox_or_none(
     mortal: ServiceProcess, engine: OwnEngine, seconds: float
 ) -> None:
@@ -319,28 +319,27 @@ def test_a_request_that_comes_while_the_service_ends_may_be_sent_again(mortal: S
         mortal.stop()
 
 
-@pytest.mark.parametrize("action", ["pause", "resume", "fork", "delete"])
 @pytest.mark.parametrize("seconds", [0.01, 0.1])
-def test_a_kill_during_a_change_leaves_what_the_api_says(
-    mortal: ServiceProcess, engine: OwnEngine, action: str, seconds: float
-) -> None:
-    """Done or not done, and nothing in between, whatever the engine had come to."""
+def test_a_kill_during_changes_leaves_what_the_api_says(mortal: ServiceProcess, engine: OwnEngine, seconds: float) -> None:
+    """Each is done or not done, and nothing in between, whatever the engine had come to."""
     with Api(mortal) as api:
-        ident = api.create(image=IMAGE)
-        api.run(ident, "echo here > mark")
-        if action == "resume":
-            api.call("POST", f"/sandboxes/{ident}/pause")
+        ids = {action: api.create(image=IMAGE) for action in ("pause", "resume", "fork", "delete")}
+        for ident in ids.values():
+            api.run(ident, "echo here > mark")
+        api.call("POST", f"/sandboxes/{ids['resume']}/pause")
 
-        def change() -> None:
-            path = f"/v1/sandboxes/{ident}"
+        def change(action: str) -> None:
+            path = f"/v1/sandboxes/{ids[action]}"
             with contextlib.suppress(httpx.HTTPError):  # it is cut
                 api.http.delete(path) if action == "delete" else api.http.post(f"{path}/{action}")
 
-        thread = threading.Thread(target=change)
-        thread.start()
+        threads = [threading.Thread(target=change, args=(action,)) for action in ids]
+        for each in threads:
+            each.start()
         time.sleep(seconds)
         mortal.kill()
-        thread.join()
+        for each in threads:
+            each.join()
     mortal.start()
     states = {"running": "running", "paused": "paused"}
 
@@ -355,8 +354,8 @@ def test_a_kill_during_a_change_leaves_what_the_api_says(
     assert agrees()
     with Api(mortal) as api:
         listed = api.call("GET", "/sandboxes")["items"]
-        assert len(listed) <= (2 if action == "fork" else 1)
-        assert action == "delete" or ident in [each["id"] for each in listed]
+        assert len(listed) <= len(ids) + 1
+        assert {ident for action, ident in ids.items() if action != "delete"} <= {each["id"] for each in listed}
         for each in listed:
             if each["state"] == "paused":
                 api.call("POST", f"/sandboxes/{each['id']}/resume")
