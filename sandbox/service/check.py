@@ -32,6 +32,7 @@ from .store.tenants import TenantRecord
 from .tenants.amounts import amounts_of
 from .tenants.host_share import measure_host, unbounded
 from .tenants.tenants import quota_of
+from .tls import check_tls
 
 ENGINE_SECONDS = 10
 # Each sandbox takes a few, each request one.
@@ -197,6 +198,10 @@ def _descriptors() -> Finding:
 
 
 def _address(settings: Settings) -> Finding:
+    try:
+        check_tls(settings.tls_cert, settings.tls_key)
+    except SandboxError as error:
+        return Finding("address", "fails", f"{error.message} {error.hint}")
     if settings.is_loopback:
         return Finding("address", "holds", f"It listens on {settings.host}: only this host can reach it.")
     if settings.tls_cert is not None:

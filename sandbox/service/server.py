@@ -35,6 +35,7 @@ from .ports.proxy import ignore_cut_responses
 from .ports.upgrades import Upgrades
 from .settings import Settings, read_address
 from .store.database import STORE, Database
+from .tls import check_tls
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ FRAME_BYTES = 1 << 20
 
 def serve(settings: Settings, started: Callable[[str, Path | None], None]) -> None:
     """Serve until SIGTERM or SIGINT. ``started(url, first_key)`` is called when requests are taken. Raises SandboxError."""
+    check_tls(settings.tls_cert, settings.tls_key)
     with logging_to(None, settings.log_format, settings.log_level), exporting(os.environ) as tracing:
         _serve(settings, started, tracing)
 

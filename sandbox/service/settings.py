@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -25,6 +26,8 @@ from .tenants.host_share import Host, share_of
 from .tenants.rules import Ceiling, NetworkMode, Quota
 
 MIB = 1 << 20
+PREFIX = "GAMEBOX_SERVICE_"
+SEE = "gamebox serve --help lists the flags, and docs/how-to/run-a-service.md all settings."
 FILE = "service.toml"
 # In a variable, separated by commas.
 Words = Annotated[tuple[str, ...], NoDecode]
@@ -60,7 +63,7 @@ class PoolSettings(BaseModel):
 class Settings(BaseSettings):
     """The settings of a service. Times are seconds, sizes are bytes; lists in variables are separated by commas."""
 
-    model_config = SettingsConfigDict(env_prefix="GAMEBOX_SERVICE_", env_nested_delimiter="__", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
 
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
@@ -140,7 +143,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for network in self.behind_proxy:
-            ip_network(network)  # raises ValueError
+            _check_network(network)
         try:
             _ = self.ceiling
             self.package_cache()
@@ -153,7 +156,8 @@ class Settings(BaseSettings):
         if not self.is_loopback and self.tls_cert is None and not self.behind_proxy:
             raise ValueError(
                 f"{self.host} is not a loopback address, and keys would cross the network in the clear: "
-                "set tls_cert and tls_key, or behind_proxy with the network of a proxy that terminates TLS"
+                "set tls_cert and tls_key, or behind_proxy with the network of a proxy that terminates TLS; "
+                "for programs on this host alone, leave out host"
             )
         if self.metrics_listen is not None:
             read_address(self.metrics_listen)
@@ -194,6 +198,18 @@ class Settings(BaseSettings):
             return self.host == "localhost"
 
 
+def _check_network(text: str) -> None:
+    """Raise ValueError for what is not a network of proxies."""
+    try:
+        ip_network(text)
+    except ValueError as error:
+        try:
+            meant = f"write {ip_network(text, strict=False)}"
+        except ValueError:
+            meant = "give networks, as in 192.0.2.10/32"
+        raise ValueError(f"behind_proxy has {text[:80]!r}: {meant}") from error
+
+
 def read_address(text: str) -> tuple[str, int]:
     """Return host and port of HOST:PORT, where an IPv6 address is in brackets. Raises ValueError."""
     host, separator, port = text.rpartition(":")
@@ -216,23 +232,44 @@ def read_settings(flags: dict[str, Any], file: Path | None = None) -> Settings:
         folder = Path(given.get("data") or os.environ.get("GAMEBOX_SERVICE_DATA") or default_folder())
         file = folder / FILE if (folder / FILE).is_file() else None
     elif not file.is_file():
-        raise configuration_error(f"The settings file {file} does not exist.", "Give --config a TOML file that exists.")
+        what = "is not a file" if file.exists() else "does not exist"
+        raise configuration_error(f"The settings file {file} {what}.", "Give --config a TOML file that exists.")
+    _check_variables()
     _file["path"] = file
     try:
         return Settings(**given)
     except ValidationError as error:
         raise _wrong(error) from error
+    except UnicodeDecodeError as error:
+        raise configuration_error(f"{file} is not UTF-8 (byte {error.start}).", "Write it as UTF-8.") from error
+    except OSError as error:
+        raise configuration_error(f"{file} cannot be read: {error.strerror}.", "Let this user read it.") from error
     except ValueError as error:  # of the file's syntax
         raise configuration_error(f"{file} cannot be read: {error}.", "Correct its TOML syntax.") from error
     finally:
         _file.clear()
 
 
+def _check_variables() -> None:
+    """Raise SandboxError for a variable of a service that names no setting: nobody would see that it does nothing."""
+    for variable in sorted(os.environ):
+        name = variable.removeprefix(PREFIX).partition("__")[0].lower()
+        if variable.startswith(PREFIX) and name not in Settings.model_fields:
+            raise configuration_error(f"The variable {variable} names no setting{_meant(name)}.", SEE)
+
+
+def _meant(name: str, *, inner: bool = False) -> str:
+    """Return a question after the name that was meant, or nothing."""
+    known = (*Quota.model_fields, *PoolSettings.model_fields) if inner else Settings.model_fields
+    found = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
 def _wrong(error: ValidationError) -> SandboxError:
-    problems = [
-        f"{'.'.join(map(str, each['loc'])) or 'the settings'}: {each['msg'].removeprefix('Value error, ')}"
-        for each in error.errors(include_url=False)
-    ]
-    return configuration_error(
-        f"The service cannot start with these settings: {'; '.join(problems)}.", "See gamebox serve --help."
-    )
+    problems = []
+    for each in error.errors(include_url=False):
+        place, text = ".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")
+        if each["type"] == "extra_forbidden":
+            text = f"there is no such setting{_meant(str(each['loc'][-1]), inner=len(each['loc']) > 1)}"
+        problems.append(f"{place}: {text}" if place else text)
+    return configuration_error(f"The service cannot start with these settings: {'; '.join(problems)}.", SEE)

@@ -50,6 +50,8 @@ def write_backup(
     store = folder / STORE
     if not store.is_file():
         raise _failed(f"There is no store {store}.", "Name the folder of a service: --data DIR.")
+    if not file.parent.is_dir():
+        raise _failed(f"There is no folder {file.parent} for the backup.", "Create it, or name another FILE.")
     if file.exists() and not force:
         raise _failed(f"{file} is there already.", "Take another name, or replace it with --force.")
     try:
@@ -70,7 +72,8 @@ def write_backup(
                     if path.is_file():  # else it was deleted since the copy of the store
                         tar.add(path, f"{CHECKPOINTS}/{name}")
     except OSError as error:
-        raise _failed(f"The backup {file} could not be written: {error.strerror or error}.", "See that there is room.") from error
+        hint = "Check that its disk has room, and that this user may write there."
+        raise _failed(f"The backup {file} could not be written: {error.strerror or error}.", hint) from error
     except (sqlite3.Error, ValueError) as error:
         raise _failed(
             f"The store {store} cannot be copied: {error}.", "If it is damaged, restore a backup: gamebox serve restore FILE."

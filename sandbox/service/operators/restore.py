@@ -41,6 +41,8 @@ def restore_backup(
 
     What was there is moved aside. Nothing changes if the backup cannot be used. Raises SandboxError.
     """
+    if not file.is_file():
+        raise SandboxError(ErrorCode.setup_failed, f"There is no backup {file}.", "Name a file that gamebox serve backup wrote.")
     lock = own_folder(folder)
     place = folder / PLACE
     try:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.service import check
 from sandbox.service.fleet.pools import specs
+from sandbox.service.folder import own_folder
+from sandbox.service.server import serve
 from sandbox.service.settings import read_settings
+from sandbox.service.tls import check_tls
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +57,8 @@ def test_loopback_needs_neither(host: str) -> None:
     [
         ({"port": 70000}, "port"),
         ({"tls_cert": "a"}, "belong together"),
-        ({"behind_proxy": "everywhere"}, "everywhere"),
+        ({"behind_proxy": "everywhere"}, "behind_proxy has 'everywhere': give networks, as in 192.0.2.10/32"),
+        ({"behind_proxy": "10.0.0.1/8"}, "behind_proxy has '10.0.0.1/8': write 10.0.0.0/8"),
         ({"time_to_live_seconds": 1e6}, "time_to_live_seconds is more"),
     ],
 )
@@ -86,3 +92,59 @@ def test_a_pool_that_no_creation_could_use_is_refused(pools: str, words: str, mo
     with pytest.raises(SandboxError, match=words) as caught:
         specs(read_settings({}))
     assert caught.value.code is ErrorCode.invalid_configuration
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"prot = 3", r"prot: there is no such setting \(did you mean port\?\)"),
+        (b"[quota]\nsandboxs = 3", r"quota\.sandboxs: there is no such setting \(did you mean sandboxes\?\)"),
+        (b"port = = 3", r"cannot be read: Invalid value \(at line 1"),
+        (b"\xff\xfe", r"is not UTF-8 \(byte 0\)"),
+    ],
+)
+def test_a_file_of_settings_that_is_wrong(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "x.toml").write_bytes(content)
+    with pytest.raises(SandboxError, match=problem) as caught:
+        read_settings({}, tmp_path / "x.toml")
+    assert caught.value.hint
+    with pytest.raises(SandboxError, match="is not a file"):
+        read_settings({}, tmp_path)
+
+
+def test_a_variable_that_names_no_setting_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GAMEBOX_SERVICE_QUOTA__SANDBOXES", "3")
+    assert read_settings({}).quota.sandboxes == 3
+    monkeypatch.setenv("GAMEBOX_SERVICE_IMAGE", "a")
+    with pytest.raises(SandboxError, match=r"GAMEBOX_SERVICE_IMAGE names no setting \(did you mean images\?\)"):
+        read_settings({})
+
+
+def test_a_folder_with_files_of_others_is_not_closed_to_them(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    (shared / "letter").write_text("of somebody")
+    with pytest.raises(SandboxError, match="has other files") as caught:
+        own_folder(shared)
+    assert str(shared / "gamebox") in caught.value.hint
+    assert shared.stat().st_mode & 0o777 == 0o755
+    with pytest.raises(SandboxError, match="it is not a folder"):
+        own_folder(shared / "letter")
+    (shared / "service.toml").write_text("")  # the operator's, before the first start
+    os.close(own_folder(shared))
+    assert shared.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_certificate_that_cannot_be_used_is_named_before_anything_starts(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("no PEM")
+    settings = read_settings({"data": tmp_path / "data", "tls_cert": wrong, "tls_key": tmp_path / "none.pem"})
+    for key, problem in ((tmp_path / "none.pem", "private key .* cannot be read: No such file"), (wrong, "cannot be used: ")):
+        with pytest.raises(SandboxError, match=problem) as caught:
+            check_tls(wrong, key)
+        assert "--tls-cert and --tls-key" in caught.value.hint
+    with pytest.raises(SandboxError, match="cannot be read"):
+        serve(settings, lambda *_: None)
+    assert not (tmp_path / "data").exists()
+    assert check._address(settings).state == "fails"
+    check_tls(None, None)
