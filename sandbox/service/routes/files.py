@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 from starlette.responses import StreamingResponse
+from starlette.types import Send
 
 from sandbox import operations as op
 from sandbox.aio import AsyncEnvironment
@@ -24,6 +26,7 @@ from sandbox.service.http.bodies import Body, read_body
 from sandbox.service.http.problems import Problem, ProblemCode, problem_of
 from sandbox.service.http.reading import body_of
 
+log = logging.getLogger(__name__)
 router = APIRouter(tags=["files"])
 CHUNKS = "application/vnd.gamebox.chunks"
 BODY_BYTES = 1 << 16
@@ -77,8 +80,8 @@ async def get_file(request: Request, caller: User, sandbox_id: str, path: str) -
     status = 200
     if "range" in request.headers:
         status, headers["Content-Range"] = 206, f"bytes {first}-{last}/{size}"
-    pieces = _cut(_pieces(request, caller.tenant, environment, path), first, last + 1)
-    return StreamingResponse(pieces, status, headers, "application/octet-stream")
+    pieces = await _begun(_cut(_pieces(request, caller.tenant, environment, path), first, last + 1))
+    return _Download(pieces, status, headers, "application/octet-stream")
 
 
 @router.get("/v1/sandboxes/{sandbox_id}/trees")
@@ -88,7 +91,8 @@ async def get_tree(request: Request, caller: User, sandbox_id: str, path: str) -
     found = (await _unwrapped(environment.execute("stat", {"path": path}))).model_dump()
     if found.get("type") != "directory":
         raise problem_of(SandboxError(ErrorCode.not_a_directory, f"{path[:300]!r} is not a folder.", "Use GET .../files."))
-    return StreamingResponse(_pieces(request, caller.tenant, environment, path), 200, HOSTILE, "application/x-tar")
+    pieces = await _begun(_pieces(request, caller.tenant, environment, path))
+    return _Download(pieces, 200, HOSTILE, "application/x-tar")
 
 
 @router.post("/v1/sandboxes/{sandbox_id}/download")
@@ -174,10 +178,37 @@ async def _download(
         task.cancel()
 
 
+class _Download(StreamingResponse):
+    """A download that may fail after its first bytes: then its end is missing, by which its client knows that it was cut off."""
+
+    async def stream_response(self, send: Send) -> None:
+        """See the base class."""
+        try:
+            await super().stream_response(send)
+        except SandboxError as error:
+            log.info("a download was cut off: %s", error.code)
+
+
+async def _begun(
+    pieces: AsyncGenerator[bytes | memoryview, None],
+) -> AsyncGenerator[bytes | memoryview, None]:
+    """Return the pieces when the first one is there. Raises SandboxError if there is none: it is not too late for a problem."""
+    first = await anext(pieces, b"")
+
+    async def both() -> AsyncGenerator[bytes | memoryview, None]:
+        async with aclosing(pieces):
+            if first:
+                yield first
+            async for piece in pieces:
+                yield piece
+
+    return both()
+
+
 async def _cut(
     pieces: AsyncGenerator[bytes | memoryview, None], start: int, end: int
-) -> AsyncIterator[bytes | memoryview]:
-    """Yield the bytes from ``start`` to ``end``, and read no further."""
+) -> AsyncGenerator[bytes | memoryview, None]:
+    """Yield the bytes from ``start`` to ``end``, and read no further. Raises SandboxError if there are not that many."""
     at = 0
     async with aclosing(pieces):
         async for data in pieces:
@@ -187,6 +218,10 @@ async def _cut(
                 yield part
             if at >= end:
                 return
+    if at < end:
+        raise SandboxError(
+            ErrorCode.transfer_incomplete, "The file became shorter while it was read.", "Download it again.", retryable=True
+        )
 
 
 def _range_of(request: Request, size: int) -> tuple[int, int]:

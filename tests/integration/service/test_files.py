@@ -120,6 +120,23 @@ def test_a_download_that_nobody_reads_to_its_end_holds_nothing_up(api: Api, sand
     assert api.run(sandbox, "echo on; rm long")["result"]["output"] == "on\n"
 
 
+def test_a_download_that_fails_is_a_problem_or_has_no_end(service: ServiceProcess, api: Api, sandbox: str) -> None:
+    api.run(sandbox, "truncate -s 100000000 shrinks; echo text > closed; chmod 0 closed")
+    path = f"/v1/sandboxes/{sandbox}/files"
+    refused = api.http.get(path, params={"path": "closed"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "permission_denied")
+    with api.http.stream("GET", path, params={"path": "shrinks"}) as answer:
+        pieces = answer.iter_raw(1000)
+        next(pieces)
+        api.run(sandbox, "truncate -s 1000 shrinks")
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(pieces)
+    log = service.folder.parent / "service.log"
+    assert eventually(lambda: "a download was cut off" in log.read_text())
+    assert " ERROR " not in log.read_text()
+    assert api.run(sandbox, "rm -f closed shrinks; echo on")["result"]["output"] == "on\n"
+
+
 def test_slow_clients_hold_no_threads(service: ServiceProcess, api: Api, sandbox: str) -> None:
     assert service.process is not None
     tasks = Path(f"/proc/{service.process.pid}/task")
