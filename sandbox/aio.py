@@ -31,8 +31,8 @@ from weakref import WeakKeyDictionary
 from sandbox.environment.async_sessions import AsyncSession
 from sandbox.environment.base import ActionLike, Environment, failure_of_request
 from sandbox.environment.call_errors import check_call, check_cancel, raise_if_closed
-from sandbox.environment.generated_coroutines import AsyncRunOptions, GeneratedCoroutines
-from sandbox.environment.generated_methods import LogsOptions
+from sandbox.environment.generated.coroutines import AsyncRunOptions, GeneratedCoroutines
+from sandbox.environment.generated.methods import LogsOptions
 from sandbox.environment.methods import OperationMethods, prepare_run, raise_if_failed
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.network.ceiling import Ceiling

@@ -11,7 +11,7 @@ from agent.core.loop.turns import Call, entered
 from sandbox import operations as op
 from sandbox.envelope import Envelope, Failure
 from sandbox.environment.base import ActionLike, Approver, Environment
-from sandbox.environment.secrets import Secrets
+from sandbox.environment.parts.secrets import Secrets
 from sandbox.operations import Request
 from sandbox.pipe.watching import Watch
 from sandbox.state.methods import StateMethods

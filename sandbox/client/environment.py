@@ -21,8 +21,9 @@ from sandbox.envelope import Envelope, Success
 from sandbox.environment.base import Approver, Environment
 from sandbox.environment.call_errors import check_request
 from sandbox.environment.host_actions import hear
-from sandbox.environment.network import check_network
-from sandbox.environment.sandboxed import checked_folders, watch_of
+from sandbox.environment.parts.guest_operations import watch_of
+from sandbox.environment.parts.network import check_network
+from sandbox.environment.sandboxed import checked_folders
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
 from sandbox.network.policy import Network

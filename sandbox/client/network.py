@@ -9,7 +9,7 @@ from typing import Any
 
 from sandbox.docker.spec import SandboxSpec
 from sandbox.envelope import Envelope, Failure, Success
-from sandbox.environment.network import check_network, check_ports
+from sandbox.environment.parts.network import check_network, check_ports
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.connections import Connection
 from sandbox.network.policy import Network

@@ -32,7 +32,7 @@ from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
 from sandbox.docker.kept.owners import Ownership
 from sandbox.docker.remover import Removal, remover
-from sandbox.environment.sandboxed import COMMANDS
+from sandbox.environment.parts.description import COMMANDS
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.interrupts import Shield
 from sandbox.limits import Limits

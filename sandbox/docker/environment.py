@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from sandbox import operations as op
 from sandbox.envelope import Envelope, Failure
 from sandbox.environment.base import Approver
-from sandbox.environment.generated_methods import LogsOptions
-from sandbox.environment.network import check_network
+from sandbox.environment.generated.methods import LogsOptions
+from sandbox.environment.parts.network import check_network
+from sandbox.environment.parts.services import SandboxServices, SideGroup
 from sandbox.environment.sandboxed import SandboxedEnvironment, checked_folders
-from sandbox.environment.services import SandboxServices, SideGroup
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.ceiling import Ceiling

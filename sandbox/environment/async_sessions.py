@@ -8,7 +8,7 @@ from typing import Self, Unpack
 from sandbox import operations as op
 from sandbox.envelope import Envelope
 
-from .generated_coroutines import AsyncRunOptions, GeneratedCoroutines
+from .generated.coroutines import AsyncRunOptions, GeneratedCoroutines
 from .sessions import ended, is_among
 
 

@@ -33,7 +33,7 @@ from sandbox.state.methods import StateMethods
 from sandbox.text.wording import value_text
 
 from .call_errors import check_request, raise_if_wrong_call
-from .generated_methods import LogsOptions
+from .generated.methods import LogsOptions
 from .host_actions import (
     MOST_OWED,
     HostCallTimeoutError,
@@ -45,7 +45,7 @@ from .host_actions import (
     hearing,
 )
 from .methods import OperationMethods
-from .secrets import Secrets
+from .parts.secrets import Secrets
 
 if TYPE_CHECKING:
     from sandbox.network.connections import Connection

@@ -22,7 +22,7 @@ from sandbox.pipe.stdin import is_source
 from sandbox.pipe.watching import CancelToken, OnOutput, Watch
 
 from .call_errors import check_call, check_cancel, raise_if_closed
-from .generated_methods import GeneratedMethods, RunOptions
+from .generated.methods import GeneratedMethods, RunOptions
 from .sessions import Session
 
 __all__ = ["OperationMethods", "RunOptions", "raise_if_failed"]

@@ -10,7 +10,7 @@ from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode
 from sandbox.messages.faults import word_fault
 
-from .generated_methods import GeneratedMethods, RunOptions
+from .generated.methods import GeneratedMethods, RunOptions
 
 
 class Session:

@@ -31,7 +31,7 @@ def operation(
     """Declare the operation ``name``, answered with ``result``, whose request is the decorated class.
 
     The facts are those of ``Request``. ``positional`` is the arguments that are required, if it is not given.
-    The guest has a table of its own, ``guest/loop/operations``; after a change run ``python -m sandbox.environment.generate``.
+    The guest has a table of its own, ``guest/loop/operations``. Then run ``python -m sandbox.environment.generated.write``.
     """
 
     def declare(request: type[R]) -> type[R]:

@@ -18,7 +18,8 @@ from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.envelope import Envelope
 from sandbox.environment.base import Approver
 from sandbox.environment.call_errors import check_request
-from sandbox.environment.sandboxed import COMMANDS, START_SECONDS, SandboxedEnvironment
+from sandbox.environment.parts.description import COMMANDS
+from sandbox.environment.sandboxed import START_SECONDS, SandboxedEnvironment
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol.constants import REFUSED
 from sandbox.guest.protocol.faults import Fault

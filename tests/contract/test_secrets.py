@@ -12,8 +12,8 @@ import pytest
 
 from agent import Action, ActionRegistry, Agent, JsonLanguage, sandbox_tools
 from sandbox import AsyncEnvironment
+from sandbox.environment.parts.secrets import Secrets
 from sandbox.environment.sandboxed import SandboxedEnvironment
-from sandbox.environment.secrets import Secrets
 from sandbox.errors import SandboxError
 from sandbox.pipe.watching import Watch
 

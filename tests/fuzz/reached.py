@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PARSERS = {
     "host": (
         "sandbox/pipe/transport.py", "sandbox/pipe/pending_request.py", "sandbox/pipe/reattaching.py",
-        "sandbox/environment/pausing.py",
+        "sandbox/environment/parts/pausing.py",
         "sandbox/pipe/replies.py", "sandbox/guest/protocol/wire.py",
     ),
     "guest": tuple(

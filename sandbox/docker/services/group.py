@@ -9,7 +9,7 @@ from typing import Self
 
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.envelope import Notice
-from sandbox.environment.secrets import Secrets
+from sandbox.environment.parts.secrets import Secrets
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages.notices import host_notice
 from sandbox.network.dialling import UnreachableError

@@ -14,7 +14,7 @@ from sandbox.docker.engine.client import connect
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.images.images import ensure_image
 from sandbox.envelope import Envelope
-from sandbox.environment.generated_methods import LogsOptions
+from sandbox.environment.generated.methods import LogsOptions
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.services.side_service import SideService

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.environment.network import SandboxNetwork
+from sandbox.environment.parts.network import SandboxNetwork
 from sandbox.errors import SandboxError
 from sandbox.limits import Limits
 from sandbox.network import ceiling as ceilings

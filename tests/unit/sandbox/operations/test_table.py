@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.environment import generate
+from sandbox.environment.generated import write
 from sandbox.guest.loop.operations import OPERATIONS as GUEST_OPERATIONS
 from sandbox.guest.loop.operations import WORKER
 from sandbox.operations import OPERATIONS
@@ -75,9 +75,9 @@ with LocalEnvironment() as env:
 
 
 def test_the_generated_methods_are_those_of_the_table() -> None:
-    """After a change of the table: ``python -m sandbox.environment.generate``."""
-    assert (generate.FOLDER / "generated_methods.py").read_text() == generate.sync_source()
-    assert (generate.FOLDER / "generated_coroutines.py").read_text() == generate.async_source()
+    """After a change of the table: ``python -m sandbox.environment.generated.write``."""
+    assert (write.FOLDER / "methods.py").read_text() == write.sync_source()
+    assert (write.FOLDER / "coroutines.py").read_text() == write.async_source()
 
 
 def test_both_tables_have_the_same_operations() -> None:
@@ -118,7 +118,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         return done.stdout
 
     assert run("-c", "import sandbox; print(sandbox.__file__)").startswith(str(copy))
-    run("-m", "sandbox.environment.generate")
+    run("-m", "sandbox.environment.generated.write")
     found: dict[str, Any] = json.loads(run("-c", CALLS))
     return found
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sandbox import operations as op
 from sandbox.envelope import Failure, Notice, Success
 from sandbox.environment.base import Environment
-from sandbox.environment.secrets import Secrets
+from sandbox.environment.parts.secrets import Secrets
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.policy import Network

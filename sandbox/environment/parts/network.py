@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sandbox.envelope import Envelope, Failure, Success
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.allowance import Allowance
@@ -179,6 +182,104 @@ class SandboxNetwork:
         """Return the forwarded ports that are open."""
         self._forwards = tuple(each for each in self._forwards if not each.closed)
         return self._forwards
+
+
+class NetworkMethods(ABC):
+    """The methods of ``SandboxedEnvironment`` on its network."""
+
+    _network: SandboxNetwork
+    _transport: Transport | None
+
+    @abstractmethod
+    def _live(self) -> Transport:
+        """Return the transport of a sandbox that is in use. Raises SandboxError."""
+
+    @property
+    def network(self) -> Network:
+        """The current policy; set another, or use ``allow`` and ``deny``, also while the sandbox runs.
+
+        Connections that a new policy refuses are cut. Setting raises SandboxError: ``operation_not_supported`` where no rule
+        holds, ``invalid_configuration`` for a change from or to ``Network.bridge()`` of a sandbox that was started.
+        """
+        return self._network.policy
+
+    @network.setter
+    def network(self, network: Network) -> None:
+        self._network.change(network)
+
+    @property
+    def ceiling(self) -> Ceiling | None:
+        """What no policy of this sandbox opens; None, the default, bounds nothing.
+
+        It is for a program that takes rules from people it does not trust, as a service does. Set it before the start, or at any
+        time: each connection is judged by it, those that stand are cut if it refuses them, and a policy that names what it closes
+        is refused with CeilingError. Forks have it, too. Raises CeilingError with ``Network.bridge()``, on which nothing can hold.
+        """
+        return self._network.ceiling
+
+    @ceiling.setter
+    def ceiling(self, ceiling: Ceiling | None) -> None:
+        self._network.lower(ceiling)
+
+    def allow(self, *rules: str) -> Network:
+        """Open what the rules name from now on, and return the policy. See ``Network.allow`` for how they are written.
+
+        Raises SandboxError: ``invalid_configuration`` for an invalid rule, ``operation_not_supported`` if no rule can be enforced.
+        """
+        return self._network.allow(*rules)
+
+    def deny(self, *rules: str) -> Network:
+        """Close what the rules name from now on, whatever opens it; cut the connections to it, and return the policy.
+
+        Without ports a rule closes all of them. Raises as ``allow`` does.
+        """
+        return self._network.deny(*rules)
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """The last 1,000 connections that ended or were refused; those under ``Network.bridge()`` are not seen."""
+        return self._network.log.last()
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections have ended or were refused; ``connections`` has the last 1,000 of them."""
+        return self._network.log.count
+
+    @property
+    def on_connection(self) -> Callable[[Connection], None] | None:
+        """Called for each connection as it ends or is refused, in a thread of the network's own; it must not block."""
+        return self._network.on_connection
+
+    @on_connection.setter
+    def on_connection(self, call: Callable[[Connection], None] | None) -> None:
+        self._network.on_connection = call
+
+    def peer_port(self, port: int) -> PeerPort | None:
+        """Return how another sandbox on this host reaches a port of this one; None if this one is closed."""
+        return self._network.peer_port(self._transport, port)
+
+    def forward(self, port: int, host_port: int = 0) -> Envelope[Forward]:
+        """Let programs on the host reach the server at TCP ``port`` of the sandbox's loopback, at a loopback port of the host.
+
+        The result has ``url``, ``host``, ``port`` and ``close()``. ``host_port`` 0 takes a free one. It needs no network, carries
+        whatever goes over TCP, WebSockets too, and is closed with the sandbox. The server need not be there yet: see
+        ``wait_for_port``.
+        Any user of the host can connect. Failures: ``invalid_arguments``, ``invalid_configuration`` (the host's port is taken),
+        ``operation_not_supported``.
+        """
+        started = time.monotonic()
+        try:
+            check_ports(port, host_port)
+            made = self._network.forward(self._live(), port, host_port)
+        except SandboxError as error:
+            if error.code is ErrorCode.sandbox_closed:
+                raise
+            return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000)
+        return Success(made, duration_ms=(time.monotonic() - started) * 1000)
+
+    def forwards(self) -> tuple[Forward, ...]:
+        """Return the forwarded ports that are open."""
+        return self._network.forwards()
 
 
 def check_network(network: Network) -> Network:

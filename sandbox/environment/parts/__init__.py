@@ -1,0 +1,1 @@
+"""What a SandboxedEnvironment is made of: operations and transfers over its guest, network, side services, secrets, pause."""
