@@ -35,8 +35,8 @@ NAMES = (*(name for name, kind in OPERATIONS.items() if not issubclass(kind, Tra
 # The client of a request that reads may be a moment before the request itself.
 BEGIN_SECONDS, LOOK_SECONDS = 10.0, 0.02
 STOP_SECONDS = 30.0
-# Of operations with a text of a file, and of those with an input: 1 MiB as escapes, and more. ``body_bytes`` may be less.
-_BODY_BYTES = {"write": 1 << 30, "edit": 1 << 30, "run": 8 << 20, "send": 8 << 20}
+# Of operations with a text of a file, and of those with an input, as escapes: 8 MiB, 1 MiB and more. ``body_bytes`` may be less.
+_BODY_BYTES = {"write": 1 << 30, "edit": 1 << 30, "run": 64 << 20, "send": 8 << 20}
 _OTHER_BODY_BYTES = 1 << 20
 
 
