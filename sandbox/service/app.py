@@ -158,6 +158,8 @@ class Entrance:
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("X-Request-Id", ident)
                 headers.setdefault("X-Content-Type-Options", "nosniff")
+                if scope["path"].startswith("/v1/"):  # a cache before us does not know X-API-Key
+                    headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         problem = path_problem(scope.get("raw_path") or b"") or header_problem(scope["headers"])

@@ -16,6 +16,7 @@ from sandbox.errors import ErrorCode, SandboxError
 
 from .clock import iso, now
 from .http.problems import Problem, ProblemCode
+from .listener import client_network
 from .store import keys as rows
 from .store.database import Database
 from .store.keys import KeyRecord
@@ -130,6 +131,7 @@ class Keys:
         record = None if key is None else self._by_digest.get(_digest(key))
         if record is not None and _is_valid(record):
             return Caller(record.tenant, Scope[record.scope], record.id)
+        address = client_network(address)  # of IPv6, somebody has 2**64
         failures, until = self._failures.get(address, (0, 0.0))
         if failures >= MOST_FAILURES and time.monotonic() < until:
             seconds = f"{max(1, round(until - time.monotonic()))}"

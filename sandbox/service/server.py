@@ -87,7 +87,7 @@ def _serve(settings: Settings, started: Callable[[str, Path | None], None], trac
             http=type("ServedConnection", (Connection,), {"listener": listener}),
             h11_max_incomplete_event_size=HEAD_BYTES,
         )
-        beside = None if metrics is None else MetricsListener(house.observation.metrics, metrics)
+        beside = None if metrics is None else MetricsListener(house.observation.metrics, house.hosts, metrics)
         _Server(config, house, listener, started, beside).run(sockets=[listener])
     finally:
         os.close(lock)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sandbox.service.http.hosts import Hosts, parse_host
+
 from .logs import log_event
 from .metrics import CONTENT_TYPE, Metrics
 
@@ -23,10 +25,10 @@ MOST_AT_ONCE = 16
 class MetricsListener:
     """Answers on ``listener`` from ``begin`` to ``close``."""
 
-    def __init__(self, metrics: Metrics, listener: socket.socket) -> None:
+    def __init__(self, metrics: Metrics, hosts: Hosts, listener: socket.socket) -> None:
         self._listener = listener
         config = uvicorn.Config(
-            _application(metrics),
+            _application(metrics, hosts),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -62,8 +64,15 @@ class _Beside(uvicorn.Server):
         yield
 
 
-def _application(metrics: Metrics) -> ASGIApp:
+def _application(metrics: Metrics, hosts: Hosts) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        text = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+        host = parse_host(text)
+        # A page of a stranger, in a browser of this host, comes with another name.
+        if host is None or not hosts.is_own(host, (scope.get("server") or ("", None))[0]):
+            await send({"type": "http.response.start", "status": 421, "headers": [(b"content-type", b"text/plain")]})
+            await send({"type": "http.response.body", "body": b"This host is not one of allowed_hosts.\n"})
+            return
         known = scope["type"] == "http" and scope["path"] == "/metrics" and scope["method"] in ("GET", "HEAD")
         body = metrics.text() if known else b"GET /metrics is all there is here.\n"
         headers = [(b"content-type", (CONTENT_TYPE if known else "text/plain").encode()), (b"x-content-type-options", b"nosniff")]

@@ -92,7 +92,9 @@ def test_the_audit_says_who_did_what(service: ServiceProcess, api: Api, sandbox:
         other.run(sandbox, "sleep 5", timeout_seconds=0.1, request_id="of-audit")
         other.call("POST", f"/sandboxes/{sandbox}/read", {"path": "/etc/passwd"})
         other.call("DELETE", f"/keys/{made['id']}", status=204)
-    httpx.delete(f"{service.url}/v1/sandboxes/{sandbox}", headers={"X-Request-Id": "of-nobody"})
+    forged = {"X-Forwarded-For": "192.0.2.1", "Forwarded": "for=192.0.2.1", "X-Real-IP": "192.0.2.1"}
+    nobody = httpx.delete(f"{service.url}/v1/sandboxes/{sandbox}", headers={"X-Request-Id": "of-nobody", **forged})
+    assert nobody.headers["cache-control"] == "no-store"
     denied = eventually(lambda: audited(api, outcome="unauthorized", target=sandbox))[0]
     assert {name: denied[name] for name in ("tenant", "key_id", "request_id", "action", "status", "address")} == {
         "tenant": None, "key_id": None, "request_id": "of-nobody", "action": "sandboxes.delete", "status": 401,
@@ -131,6 +133,7 @@ def test_the_numbers_need_an_operator_or_a_listener_of_their_own(
         assert {"gamebox_egress_denied_total", "gamebox_quota_rejections_total", "process_open_fds"} <= set(numbers)
         assert sandbox not in text
     assert httpx.get(f"{url}/v1/whoami").status_code == 404
+    assert httpx.get(url, headers={"Host": "evil.example.com"}).status_code == 421
 
 
 def test_a_trace_goes_on_from_the_client_to_the_operation(

@@ -106,3 +106,14 @@ def test_the_connections_of_a_tenant_leave_room_for_those_of_others() -> None:
             every.open(OpenConnection("b", "greedy", None, print)).__enter__()
         stack.enter_context(every.open(OpenConnection("c", "other", None, print)))
     assert every.tenants.taken == 0
+
+
+def test_who_guesses_keys_is_locked_out_with_all_addresses_of_an_ipv6_network(house: House) -> None:
+    codes = []
+    for number in range(21):
+        with pytest.raises(Problem) as caught:
+            house.keys.caller("e2b_wrong", f"2001:db8:0:7::{number:x}")
+        codes.append(caught.value.code)
+    assert codes == ["unauthorized"] * 20 + ["locked_out"]
+    with pytest.raises(Problem, match="not valid"):
+        house.keys.caller("e2b_wrong", "2001:db8:0:8::1")
