@@ -336,12 +336,17 @@ class LogsResult(Excerpt):
     """``content`` is the output from ``offset`` to ``next_offset``; ``total_bytes`` is all the command has produced.
 
     ``encoding_errors`` says that bytes which are not UTF-8 were replaced in it; ``content_bytes`` (in Python only) is what was
-    printed. ``stop_reason`` says why the command was stopped, where it was: "timeout", "cpu", "killed", "cancelled", "disk".
+    printed, and ``streams`` (there, too) where it was printed to: 1 is standard output, 2 standard error, each with a number of
+    bytes; of the rest it is not known. ``stop_reason`` says why the command was stopped, where it was: "timeout", "cpu", "killed",
+    "cancelled", "disk".
     """
 
     id: str
     content: str = ""
     content_bytes: bytes = Field(default=b"", exclude=True, repr=False)
+    streams: tuple[tuple[Literal[1, 2], Annotated[int, Field(gt=0)]], ...] = Field(
+        default=(), exclude=True, repr=False, max_length=256
+    )
     encoding_errors: bool = False
     offset: int = 0
     next_offset: int = 0

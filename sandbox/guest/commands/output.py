@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 STDOUT, STDERR = 1, 2
+# Where the output changes between its streams is kept so often, and told so often in one answer: each takes memory.
+MOST_CHANGES, MOST_TOLD_CHANGES = 1024, 256
 SETTLED_BYTES = 64 * 1024
 # Longer output goes into a file, so that a result that shows less than is kept can say where the rest is.
 SPILLED_FROM_BYTES = 8 * 1024
@@ -39,6 +41,8 @@ class Output:
         self._tail: deque[tuple[int, bytes]] = deque()
         self._tail_size = 0
         self._fd: int | None = None
+        self._stream = 0
+        self._changes: list[int] = []  # four times the offset, and the stream from there on; 0 is unknown
 
     @property
     def has_spill(self) -> bool:
@@ -52,6 +56,10 @@ class Output:
 
     def append(self, stream: int, data: bytes) -> None:
         """Add what the command wrote to ``stream``."""
+        if stream != self._stream:
+            self._stream = stream
+            if len(self._changes) <= MOST_CHANGES:
+                self._changes.append(4 * self.total + (stream if len(self._changes) < MOST_CHANGES else 0))
         self.total += len(data)
         if self._fd is None and self.total > min(self.keep_bytes, SPILLED_FROM_BYTES) and not self.spill_truncated:
             self._open_spill()
@@ -104,6 +112,18 @@ class Output:
         start = max(offset, tail_start)
         data = b"".join(d for _, d in self._tail)
         return min(start, self.total), data[start - tail_start : start - tail_start + size]
+
+    def streams(self, start: int, size: int) -> list[list[int]]:
+        """Return the streams of ``size`` bytes from ``start`` on as ``[stream, length]``, as far as they are known."""
+        found: list[list[int]] = []
+        end = start + size
+        for change, following in zip(self._changes, [*self._changes[1:], 4 * max(end, self.total)], strict=False):
+            length = min(following // 4, end) - max(change // 4, start)
+            if length > 0:
+                if not change % 4 or len(found) == MOST_TOLD_CHANGES:
+                    break
+                found.append([change % 4, length])
+        return found
 
     def settle(self) -> None:
         """Free memory after the command has ended and its result is known: beyond SETTLED_BYTES only the spill file is kept."""

@@ -151,6 +151,7 @@ class Processes:
             "next_offset": start + len(data),
             "total_bytes": command.output.total,
             "kept_bytes": command.output.spilled or min(command.output.total, start + len(data)),
+            "streams": command.output.streams(start, len(data)),
             "running": command.running,
             "exit_code": exit_code,
             "signal": signal,

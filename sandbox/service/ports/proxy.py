@@ -141,7 +141,11 @@ def close_soon(stream: PortStream) -> None:
 
 
 class Exchange:
-    """One request over a connection of its own; ``complete`` says that all of the response was passed on."""
+    """One request over a connection of its own; ``complete`` says that all of the response was passed on.
+
+    To open it takes about a third of a short request (0.9 of 2.7 ms). It is not used again: the server is written by a stranger,
+    and what it says after a response, or instead of one, would be the answer to the request of somebody else.
+    """
 
     def __init__(self, stream: PortStream, receive: Receive, send: Send) -> None:
         self.complete = False

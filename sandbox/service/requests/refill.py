@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sandbox.aio import AsyncEnvironment
@@ -11,8 +11,11 @@ from sandbox.errors import ErrorCode, SandboxError
 
 from .output import OutputLog
 
-# Which of both streams it was is not kept.
-STREAM = "output"
+# What a sandbox says of the streams of its output; of much that changes often, or from an older one, it is not known.
+STREAMS = {1: "stdout", 2: "stderr"}
+UNKNOWN = "output"
+# As many as one answer tells.
+MOST_STREAMS = 256
 PIECE_BYTES = 256 << 10
 # How long one request to the sandbox waits for more; a run that waits for its session is looked for as often.
 WAIT_SECONDS, LOOK_SECONDS = 10.0, 0.1
@@ -39,6 +42,22 @@ async def refill(environment: AsyncEnvironment, request_id: str, output: OutputL
         if found.offset > output.end:
             output.skip_to(found.offset)
         if found.content_bytes:
-            await asyncio.to_thread(output.append, STREAM, found.content_bytes)
+            await asyncio.to_thread(_append, output, found.content_bytes, found.streams)
         elif answered or not found.running:
             return
+
+
+def _append(output: OutputLog, data: bytes, streams: Sequence[tuple[int, int]]) -> None:
+    for stream, part in by_stream(data, streams):
+        output.append(stream, part)
+
+
+def by_stream(data: bytes, streams: Sequence[tuple[int, int]]) -> Iterator[tuple[str, bytes]]:
+    """Yield the parts of output with the stream of each; the rest is left out if one answer could tell no more of them."""
+    at = 0
+    for stream, length in streams:
+        if part := data[at : at + length]:
+            yield STREAMS[stream], part
+        at += length
+    if len(streams) < MOST_STREAMS and (rest := data[at:]):
+        yield UNKNOWN, rest

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest.commands.output import SETTLED_BYTES, STDERR, STDOUT, Output
+from sandbox.guest.commands.output import MOST_CHANGES, MOST_TOLD_CHANGES, SETTLED_BYTES, STDERR, STDOUT, Output
 from sandbox.text.command_output import CommandOutput, decode_part, join_segments
 
 _writes = st.lists(st.tuples(st.sampled_from([STDOUT, STDERR]), st.binary(min_size=1, max_size=40)), max_size=12)
@@ -52,6 +52,27 @@ def test_head_and_tail_and_spill(writes: list[tuple[int, bytes]], keep: int, lim
                 assert b"".join(shown) == own
         output.discard()
         assert not os.listdir(folder)
+
+
+@given(writes=_writes, keep=_limits, limit=_limits, start=st.integers(0, 400), size=st.integers(1, 400))
+def test_the_streams_of_any_part(writes: list[tuple[int, bytes]], keep: int, limit: int, start: int, size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        output = collected(Path(folder), writes, keep, limit)
+        output.settle()
+        expected = [stream for stream, data in writes for _ in data][start : start + size]
+        told = output.streams(start, len(expected))
+        assert [stream for stream, length in told for _ in range(length)] == expected
+        assert all(length > 0 for _, length in told)
+        output.discard()
+
+
+def test_streams_that_change_too_often_are_not_known_after_that(tmp_path: Path) -> None:
+    output = collected(tmp_path, [(STDOUT + n % 2, b"x") for n in range(3 * MOST_CHANGES)], 10, 1 << 20)
+    first = output.streams(0, 3 * MOST_CHANGES)
+    assert first == [[STDOUT + n % 2, 1] for n in range(MOST_TOLD_CHANGES)]
+    assert output.streams(MOST_CHANGES - 3, 10) == [[STDERR, 1], [STDOUT, 1], [STDERR, 1]]
+    assert output.streams(MOST_CHANGES + 1, 10) == []
+    output.discard()
 
 
 def test_an_ended_command_gives_its_memory_up_and_its_logs_stay(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_commands_go_on_while_the_service_is_dead(mortal: ServiceProcess) -> Non
 
 
 def test_a_stream_goes_on_where_a_kill_has_cut_it_off(mortal: ServiceProcess) -> None:
-    """What was printed while no service was there comes from the sandbox, which does not keep the names of the streams."""
+    """What was printed while no service was there comes from the sandbox, with the stream that it went to."""
     body = {"command": "echo one; sleep 4; echo two >&2; sleep 2; echo three"}
     with Api(mortal) as api:
         ident = api.create(image=IMAGE)
@@ -79,7 +79,7 @@ def test_a_stream_goes_on_where_a_kill_has_cut_it_off(mortal: ServiceProcess) ->
         with api.events(f"/sandboxes/{ident}/run", body, request_id="stream", after=4) as events:
             *pieces, last = [each for each in events if each.name != "notice"]
         assert (pieces[0].data["offset"], pieces[-1].id) == (4, 14)
-        assert b"".join(each.output for each in pieces) == b"two\nthree\n"
+        assert [(each.data["stream"], each.output) for each in pieces] == [("stderr", b"two\n"), ("stdout", b"three\n")]
         assert (last.name, last.data["result"]["stdout"]) == ("envelope", "one\nthree\n")
         with api.events(f"/sandboxes/{ident}/run", body, request_id="stream") as events:
             assert b"".join(each.output for each in events if each.name == "output") == b"one\ntwo\nthree\n"
