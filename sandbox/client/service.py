@@ -24,6 +24,7 @@ import httpx
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 from .codes import ProblemCode
+from .direct import DirectConnections
 from .hints import INVALID_ADDRESS, MISSING_KEY, UNREACHABLE, hint_of
 from .traces import trace_headers
 
@@ -106,7 +107,7 @@ class Service:
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=IDLE_SECONDS),
         }
         self._lock = threading.Lock()
-        self._client: httpx.Client | None = None
+        self._made: DirectConnections | httpx.Client | None = None
         self._closed = False
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._answered = False
@@ -120,16 +121,19 @@ class Service:
         return self._direct
 
     @property
-    def client(self) -> httpx.Client:
+    def _connections(self) -> DirectConnections | httpx.Client:
         """The connections to the service; made when they are needed. Raises SandboxError after ``close``."""
         with self._lock:
             if self._closed:
                 raise closed_meanwhile("none")
-            if self._client is None:
-                limits = self._options["limits"]
-                transport = httpx.HTTPTransport(limits=limits, socket_options=_KEEPALIVE) if self._direct else None
-                self._client = httpx.Client(**self._options, transport=transport)
-            return self._client
+            if self._made is None and self._direct:
+                limits, headers = self._options["limits"], self._options["headers"]
+                self._made = DirectConnections(
+                    self.url, headers, limits=limits, socket_options=_KEEPALIVE, opened=self._note_socket
+                )
+            elif self._made is None:
+                self._made = httpx.Client(**self._options)
+            return self._made
 
     def asynchronous(self) -> httpx.AsyncClient:
         """Return other connections, for the tasks of one event loop; the caller closes them."""
@@ -141,13 +145,13 @@ class Service:
         """Close the connections: requests of other threads fail at once. There are no others until ``reopen``."""
         with self._lock:
             self._closed = True
-            client, self._client = self._client, None
+            made, self._made = self._made, None
             sockets = list(self._sockets)
         for each in sockets:
             with suppress(OSError):  # a thread that waits for one would not notice that it is closed
                 socket.socket.shutdown(each, socket.SHUT_RDWR)  # not TLS's own, under which another thread may be reading
-        if client is not None:
-            client.close()
+        if made is not None:
+            made.close()
 
     def check_open(self, error: httpx.TransportError) -> None:
         """Raise SandboxUnavailableError if a connection broke because this was closed."""
@@ -264,31 +268,40 @@ class Service:
         return response
 
     def _open(self, call: Call) -> httpx.Response:
-        client = self.client
-        request = _request(client, call)
-        request.extensions["trace"] = self._note
+        made = self._connections
         try:
-            return client.send(request, stream=True)
+            if isinstance(made, DirectConnections):
+                return made.send(call.method, call.path, call.params, **_sent(call))
+            request = _request(made, call)
+            request.extensions["trace"] = self._note
+            return made.send(request, stream=True)
         except RuntimeError as error:
-            if not client.is_closed:
+            if not made.is_closed:
                 raise
             raise closed_meanwhile("none") from error  # by another thread, before anything was sent
 
     def _note(self, event: str, info: Mapping[str, Any]) -> None:
         """Note each socket that httpx opens."""
         if event in _OPENED and isinstance(made := info["return_value"].get_extra_info("socket"), socket.socket):
-            with self._lock:
-                self._sockets.add(made)
+            self._note_socket(made)
+
+    def _note_socket(self, made: socket.socket) -> None:
+        with self._lock:
+            self._sockets.add(made)
 
 
 def _request(client: httpx.Client | httpx.AsyncClient, call: Call) -> httpx.Request:
     """Return the request with a body made anew."""
-    headers = {**trace_headers(), **call.headers, **({} if call.json is None else {"Content-Type": "application/json"})}
-    times = httpx.Timeout(CONNECT_SECONDS, read=call.read_seconds, write=call.write_seconds, pool=None)
-    body = call.json if call.content is None else call.content()
-    return client.build_request(
-        call.method, call.path, content=body, params=call.params or None, headers=headers, timeout=times
-    )
+    return client.build_request(call.method, call.path, params=call.params or None, **_sent(call))
+
+
+def _sent(call: Call) -> dict[str, Any]:
+    """Return what is sent with the line of a request, with a body made anew, and for how long it may take."""
+    return {
+        "headers": {**trace_headers(), **call.headers, **({} if call.json is None else {"Content-Type": "application/json"})},
+        "content": call.json if call.content is None else call.content(),
+        "timeout": httpx.Timeout(CONNECT_SECONDS, read=call.read_seconds, write=call.write_seconds, pool=None),
+    }
 
 
 class Attempts:

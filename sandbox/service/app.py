@@ -105,6 +105,7 @@ def make_app(house: House) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.house = house
+    app.router.routes.append(operations.OperationRoute())
     # The operations are last: their route takes any name.
     for each in (
         *(health, metrics, openapi, audit, keys, tenants, quota, secrets, sandboxes, events, files),

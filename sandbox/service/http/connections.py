@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -46,6 +47,7 @@ _KEEPALIVE = (
 class Connection(H11Protocol):
     """One connection. The numbers belong to the class, so that tests can have others. ``listener`` is where it was accepted."""
 
+    conn: _Parser
     head_seconds = HEAD_SECONDS
     take_seconds = TAKE_SECONDS
     drop_seconds = DROP_SECONDS
@@ -58,7 +60,8 @@ class Connection(H11Protocol):
 
     def __init__(self, config: Config, *args: Any, **options: Any) -> None:
         super().__init__(config, *args, **options)
-        self.conn = _StrictReader(h11.SERVER, config.h11_max_incomplete_event_size or HEAD_BYTES)
+        size = config.h11_max_incomplete_event_size or HEAD_BYTES
+        self.conn = _Parser(size, lambda: self.loop.call_soon(self._send_head))
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, or refuse one connection too many."""
@@ -110,6 +113,10 @@ class Connection(H11Protocol):
             self.flow.pause_reading()
         cycle.message_event.set()
         return True
+
+    def _send_head(self) -> None:
+        if (head := self.conn.take_head()) and not self.transport.is_closing():
+            self.transport.write(head)
 
     def on_response_complete(self) -> None:
         """Go on with the next request, some of which may be here already."""
@@ -203,12 +210,35 @@ class Connection(H11Protocol):
             self.transport.close()
 
 
-class _StrictReader(h11.Connection):
-    """Reads requests as h11 does, but refuses folded headers: what was before us may have taken a folded line for a header."""
+class _Parser(h11.Connection):
+    """Reads and writes as h11 does, but for two things.
+
+    It refuses folded headers: what was before us may have taken a folded line for a header. And it keeps the head of an answer
+    for what follows it: sent alone, it costs each end a system call and a wake-up. ``kept`` is called then; unless something
+    follows at once, ``take_head`` is to be called.
+    """
+
+    def __init__(self, most_bytes: int, kept: Callable[[], object]) -> None:
+        super().__init__(h11.SERVER, most_bytes)
+        self._kept, self._head = kept, b""
 
     def _get_io_object(self, role: Any, event: Any, io_dict: Any) -> Any:
         found = super()._get_io_object(role, event, io_dict)
         return _read_head if found is maybe_read_from_IDLE_client else found
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        """See the base class, whose ``send`` calls this."""
+        data = super().send_with_data_passthrough(event)
+        if isinstance(event, h11.Response) and data:
+            self._head = b"".join(data)
+            self._kept()
+            return []
+        return [self.take_head(), *data] if self._head and data is not None else data
+
+    def take_head(self) -> bytes:
+        """Return the head that is kept, if there is one."""
+        head, self._head = self._head, b""
+        return head
 
 
 class _Unfolded:

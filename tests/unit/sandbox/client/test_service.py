@@ -227,13 +227,13 @@ def test_address_and_key_of_the_environment(server: Scripted, monkeypatch: pytes
 def test_what_another_thread_closes_before_it_is_sent_has_no_effects(
     server: Scripted, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = module._request
+    make = module._sent
 
-    def interrupted(client: Any, call: Call) -> Any:
+    def interrupted(call: Call) -> Any:
         service.close()
-        return make(client, call)
+        return make(call)
 
-    monkeypatch.setattr(module, "_request", interrupted)
+    monkeypatch.setattr(module, "_sent", interrupted)
     for _ in range(2):
         with pytest.raises(SandboxUnavailableError) as caught:
             service.json(Call("POST", "/v1/x"))
