@@ -257,9 +257,12 @@ def read_body(kind: type[B], data: bytes) -> B:
 
 def checked_arguments(operation: str, args: Mapping[str, Any]) -> str | None:
     """Return the first argument of an operation that a tenant may not give, or None: it is for the host, or a path on it."""
-    kind = OPERATIONS.get(operation)
-    refused = frozenset({"to"}) if kind is None else kind.host_only() - HOST_ARGUMENTS
-    return next(iter(sorted(refused & set(args))), None)
+    return min(_REFUSED.get(operation, _REFUSED_STATE) & args.keys(), default=None)
+
+
+# Of the operations, and of the methods on the state of the files.
+_REFUSED = {name: kind.host_only() - HOST_ARGUMENTS for name, kind in OPERATIONS.items()}
+_REFUSED_STATE = frozenset({"to"})
 
 
 def _is_utf8(text: str) -> bool:

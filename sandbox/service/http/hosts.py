@@ -9,7 +9,8 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -59,13 +60,18 @@ def parse_port_name(name: str, domain: str) -> PortName | None:
     return PortName(int(found[1]), found[2])
 
 
+# The same few come with every request; what strangers send drives out only one another.
+@lru_cache(64)
+def _address_of(name: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(name)
+    except ValueError:
+        return None
+
+
 def is_address(name: str) -> bool:
     """Return whether a name is an address."""
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
+    return _address_of(name) is not None
 
 
 class Hosts:
@@ -81,8 +87,8 @@ class Hosts:
 
     def is_own(self, host: Host, listener: str) -> bool:
         """Return whether a request to ``host`` that came to the address ``listener`` is for the service."""
-        if is_address(host.name):  # a name that leads here is none of these; 0.0.0.0 is no address, and browsers take it for one
-            address = ip_address(host.name)
+        address = _address_of(host.name)
+        if address is not None:  # a name that leads here is none; 0.0.0.0 is no address either, but browsers take it for one
             known = host.name in self._names or _same_address(host.name, listener)
             return address.is_loopback or (known and not address.is_unspecified)
         return host.name in self._names or host.name.endswith(self._below or ("\0",))
@@ -135,7 +141,6 @@ def _origin(text: str) -> tuple[str, int | None] | None:
 
 
 def _same_address(name: str, listener: str) -> bool:
-    if not is_address(listener):
-        return False
-    own = ip_address(listener)
-    return ip_address(name) == (getattr(own, "ipv4_mapped", None) or own)  # one socket may take both families
+    own = _address_of(listener)
+    # One socket may take both families.
+    return own is not None and _address_of(name) == (getattr(own, "ipv4_mapped", None) or own)

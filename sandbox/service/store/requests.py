@@ -33,14 +33,13 @@ def begin(
     connection: sqlite3.Connection, sandbox: str, ident: str, operation: str, digest: bytes, at: float
 ) -> KnownRequest | None:
     """Write down a request that is about to be sent; return the first one with that id, if there is one."""
-    found = connection.execute("SELECT * FROM requests WHERE sandbox = ? AND id = ?", (sandbox, ident)).fetchone()
-    if found is not None:
-        return _known(found)
-    connection.execute(
-        "INSERT INTO requests (sandbox, id, operation, digest, sent_at) VALUES (?, ?, ?, ?, ?)",
+    made = connection.execute(
+        "INSERT INTO requests (sandbox, id, operation, digest, sent_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (sandbox, ident, operation, digest, at),
     )
-    return None
+    if made.rowcount:
+        return None
+    return _known(connection.execute("SELECT * FROM requests WHERE sandbox = ? AND id = ?", (sandbox, ident)).fetchone())
 
 
 def answered(connection: sqlite3.Connection, sandbox: str, ident: str, at: float) -> None:
