@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import h11
 from h11._readers import ContentLengthReader, maybe_read_from_IDLE_client
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
@@ -62,6 +64,9 @@ class Connection(H11Protocol):
         super().__init__(config, *args, **options)
         size = config.h11_max_incomplete_event_size or HEAD_BYTES
         self.conn = _Parser(size, lambda: self.loop.call_soon(self._send_head))
+        self._application, self.app = self.app, self._serve
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin, or refuse one connection too many."""
@@ -108,11 +113,45 @@ class Connection(H11Protocol):
         if not simple or len(data) >= reader._remaining:  # noqa: SLF001
             return False
         reader._remaining -= len(data)  # noqa: SLF001
-        cycle.body += data
-        if len(cycle.body) > BODY_BYTES:
+        if cycle.body:  # it comes first
+            cycle.body += data
+        else:
+            self._pieces.append(data)
+            self._size += len(data)
+        if self._size + len(cycle.body) > BODY_BYTES:
             self.flow.pause_reading()
         cycle.message_event.set()
         return True
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the application receive the pieces of a body as they came, and not from the buffer that copies them twice."""
+        after: Message | None = None
+
+        async def receive_piece() -> Message:
+            nonlocal after
+            if after is not None and not self._pieces:
+                message, after = after, None
+                return message
+            if not self._pieces:
+                message = await receive()
+                if not self._pieces:
+                    return message
+                if message.get("body") or not message.get("more_body"):
+                    after = message  # what h11 has parsed is the end
+            return {"type": "http.request", "body": self._taken(), "more_body": True}
+
+        await self._application(scope, receive_piece, send)
+
+    def _taken(self) -> bytes:
+        """Return the next piece, or several small ones."""
+        data = self._pieces.popleft()
+        if self._pieces and self._size <= BODY_BYTES:
+            data = b"".join((data, *self._pieces))
+            self._pieces.clear()
+        self._size -= len(data)
+        if self._size <= BODY_BYTES:
+            self.flow.resume_reading()
+        return data
 
     def _send_head(self) -> None:
         if (head := self.conn.take_head()) and not self.transport.is_closing():
@@ -120,7 +159,8 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Go on with the next request, some of which may be here already."""
-        self._dropped = 0
+        self._dropped = self._size = 0
+        self._pieces.clear()
         super().on_response_complete()
         if not self._refused:
             self._set_timer()
