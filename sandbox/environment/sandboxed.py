@@ -359,6 +359,10 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
 
     def describe(self) -> dict[str, str]:
         """Return short sections for the prompt; what a started sandbox has left (see ``usage``) comes last: it changes."""
+        return {**self.lasting_description(), **self._left()}
+
+    def lasting_description(self) -> dict[str, str]:
+        """Return the sections that do not change by themselves; nobody is asked for them."""
         found = self.backend.describe()
         mask, services = self.hidden.mask.names, self._services
         network = found.network or self.network.describe(mask, services=services.are_listed)
@@ -367,7 +371,6 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
             "network": network + services.describe(mask),
             **self.hidden.describe(),
             "limits": f"{found.limits or limits_words(self.limits, found)}{end_words(self.limits)}{found.disk and ' '}{found.disk}",
-            **self._left(),
         }
 
     def _left(self) -> dict[str, str]:

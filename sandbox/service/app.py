@@ -112,7 +112,7 @@ def make_app(house: House) -> FastAPI:
         *(checkpoints, connections, ports, tunnels, terminals),
         operations,
     ):
-        app.include_router(each.router)
+        app.router.routes.extend(each.router.routes)  # included, each would be searched through a second layer
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(SandboxError, _sandbox_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -52,8 +52,6 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 TIDY_SECONDS = 600.0
-# The sections of a description that change from moment to moment are asked for.
-_PASSING = ("left",)
 # After these the sandbox may still run: it is attached to again.
 _UNREACHED = ("pipe_broken", "engine_gone")
 # How often that is tried.
@@ -266,11 +264,9 @@ class Fleet:
         self, made: list[NewSandbox], answer_of: Callable[[list[dict[str, Any]]], dict[str, Any]]
     ) -> dict[str, Any]:
         """Note that they run, together with the answer for those who ask again; return that."""
-        records = []
-        for each in made:
-            described = await asyncio.to_thread(each.environment.describe)  # of its guest, not of the engine
-            description = {name: text for name, text in described.items() if name not in _PASSING}
-            records.append(replace(each.record, state="running", description=description))
+        records = [
+            replace(each.record, state="running", description=each.environment.lasting_description()) for each in made
+        ]
         answer = answer_of([sandbox_data(record) for record in records])
 
         def write(connection: Any) -> Any:

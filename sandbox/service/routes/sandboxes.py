@@ -29,13 +29,13 @@ _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,200}")
 
 
 @router.post("/v1/sandboxes", status_code=201)
-async def create(request: Request, response: Response, caller: Manager) -> dict[str, Any]:
+async def create(request: Request, caller: Manager) -> Response:
     """Create a sandbox and answer when it runs. With an Idempotency-Key, asking again does not create another one."""
     body = read_body(CreateSandbox, await body_of(request, BODY_BYTES))
     key = _idempotency_key(request)
     answer = await house_of(request).fleet.create(caller.tenant, body, key, _digest(request, "create", body))
-    response.headers["Location"] = f"/v1/sandboxes/{answer['id']}"
-    return answer
+    headers = {"Location": f"/v1/sandboxes/{answer['id']}"}
+    return Response(json.dumps(answer).encode(), 201, headers, "application/json")
 
 
 @router.get("/v1/sandboxes")
