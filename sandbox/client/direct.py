@@ -41,7 +41,7 @@ class DirectConnections:
         base = httpx.URL(url)
         self._base, self._prefix = base, base.raw_path.rstrip(b"/")
         self._origin = (base.raw_scheme, base.raw_host, base.port)
-        self._headers = [(b"Host", base.netloc), *_pairs({"Accept": "*/*", "User-Agent": USER_AGENT, **headers})]
+        self._headers = [(b"Host", base.netloc), *_pairs({"User-Agent": USER_AGENT, **headers})]
         self.is_closed = False
         self._pool = httpcore.ConnectionPool(
             ssl_context=httpx.create_ssl_context() if base.scheme == "https" else None,
