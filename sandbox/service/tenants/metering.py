@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox.service.places import Places
@@ -57,9 +56,8 @@ class Visit:
     def add_headers(self, message: Message) -> None:
         """Add what is left to the head of an answer."""
         if self.account is not None and self.ledger is not None:
-            headers = MutableHeaders(scope=message)
-            for name, value in self.account.headers(self.ledger):
-                headers[name] = value
+            left = ((name.lower().encode(), value.encode()) for name, value in self.account.headers(self.ledger))
+            message["headers"] = [*message.get("headers", ()), *left]
 
 
 class Metering:
