@@ -35,7 +35,7 @@ class Host:
 def measure_host(data: Path) -> Host:
     """Return what this host has. ``data`` is the folder of the service, which may not exist yet."""
     place = next(each for each in (data.absolute(), *data.absolute().parents) if each.exists())
-    engine = ENGINE_FOLDER if os.access(ENGINE_FOLDER, os.R_OK) else place
+    engine = ENGINE_FOLDER if ENGINE_FOLDER.is_dir() else place
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     disk = shutil.disk_usage(engine)
     return Host(memory, disk.total, disk.free, shutil.disk_usage(place).total)
