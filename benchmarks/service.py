@@ -117,13 +117,15 @@ class Served:
 class Client:
     """One kept connection to a service, with nothing of a client library; for one thread at a time."""
 
-    def __init__(self, served: Served, key: str) -> None:
+    def __init__(self, served: Served | int, key: str) -> None:
+        """``served`` may be a port alone."""
         self._served, self._headers = served, {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
         self._lock = threading.Lock()
         self._connection, self._used = self._connect(), time.monotonic()
 
     def _connect(self) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection("127.0.0.1", self._served.port, timeout=120)
+        port = self._served if isinstance(self._served, int) else self._served.port
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.connect()
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
@@ -346,6 +348,62 @@ def service_restart(options: Options) -> Iterator[Row]:
         yield Row(f"a command answered in each of the {count}", summary(attached), "s", load=(before, load()))
 
 
+# Answers every request at once: what the clients, their connections and the machine take.
+BARE = """
+import asyncio
+ANSWER = b'{"tool_executed": true, "result": {"exit_code": 0}}'
+HEAD = b"HTTP/1.1 200 OK\\r\\nContent-Type: application/json\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(ANSWER)
+
+async def answer(reader, writer):
+    try:
+        while True:
+            head = (await reader.readuntil(b"\\r\\n\\r\\n")).lower()
+            await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\\r")[0]))
+            writer.write(HEAD + ANSWER)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+async def main():
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def bare_server() -> Iterator[int]:
+    """Run a server that answers every request at once; yield its port."""
+    with subprocess.Popen([sys.executable, "-c", BARE], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.kill()
+
+
+def bare_commands(count: int, seconds: float) -> Stretch:
+    """Send what the clients send to such a server, at the same rate."""
+    with bare_server() as port:
+        clients = [Client(port, "none") for _ in range(count)]
+        found = at_rate([partial(client.run, "none") for client in clients], count, seconds)
+        for client in clients:
+            client.close()
+    return found
+
+
+def guests_of(served: Served) -> list[int]:
+    """Return the ids of the first processes of the service's sandboxes."""
+    client = docker.from_env()
+    found = client.containers.list(filters={"label": f"{SERVICE_LABEL}={served.id}"}, ignore_removed=True)
+    return [int(client.api.inspect_container(str(each.id))["State"]["Pid"]) for each in found]
+
+
+def processor_of(served: Served, guests: list[int]) -> dict[str, float]:
+    """Return the processor time, in ms, that each party has used so far; the clients are in this process."""
+    in_sandboxes = sum(map(machine.container_processor_ms, guests))
+    return {"p50": machine.processor_ms([served.pid]), "guests": in_sandboxes, "clients": time.process_time() * 1000}
+
+
 def service_live(options: Options) -> Iterator[Row]:
     """Measure live sandboxes of many tenants, one command a second in each, for minutes."""
     count, tenants = (max(6, SANDBOXES // 20), 3) if options.quick else (SANDBOXES, TENANTS)
@@ -356,18 +414,26 @@ def service_live(options: Options) -> Iterator[Row]:
             idents = list(pool.map(lambda client: client.create(options.image, limits=SMALL), clients))
         calls = [partial(client.run, ident) for client, ident in zip(clients, idents, strict=True)]
         at_rate(calls, count, 2.0)  # the first command of each
+        guests = guests_of(served)
         found, before, start = Stretch(), load(), machine.resident_bytes(served.pid)
+        begun, guests_start = processor_of(served, guests), machine.proportional_bytes(guests)
         left = seconds
         while left > 0:
             found.add(at_rate(calls, count, min(SLICE, left)))
             left -= SLICE
         end = machine.resident_bytes(served.pid)
+        ended, guests_end, after = processor_of(served, guests), machine.proportional_bytes(guests), load()
+        bare = bare_commands(count, min(SLICE, seconds))
         name = f"{count} sandboxes of {tenants} tenants, one command a second each for {seconds / 60:g} minutes"
         yield Row(
-            name, {**summary(found.taken), "lost": found.lost}, "ms", goals=(Goal("p99", 100.0), Goal("lost", 0)),
-            load=(before, load()),
+            name, {**summary(found.taken), "lost": found.lost}, "ms", "a server that answers at once", summary(bare.taken),
+            (Goal("p99", 100.0), Goal("lost", 0)), load=(before, after),
         )  # fmt: skip
+        of_each = {party: (ended[party] - begun[party]) / max(1, len(found.taken)) for party in begun}
+        yield Row("processor time of the service, a command", of_each, "ms", load=(before, after))
         figures = {"start": start / MIB, "p50": end / MIB, "growth": end / start}
         yield Row("memory of the service, end of these minutes", figures, "MiB", goals=(Goal("growth", 1.1),))
+        figures = {"start": guests_start / MIB, "p50": guests_end / MIB, "growth": guests_end / max(guests_start, 1)}
+        yield Row("memory of all guests, end of these minutes", figures, "MiB")
         for client in clients:
             client.close()
