@@ -224,11 +224,11 @@ class AsyncEnvironment(GeneratedCoroutines):
         return getattr(type(self.environment), operation, None) is getattr(OperationMethods, operation)
 
     def _awaited(self, kind: type[Request] | None, watch: object = None) -> SandboxedEnvironment | None:
-        """Return the environment if it sends just one request for the operation, and nothing is streamed; else None."""
+        """Return the environment if it sends one request for the operation, and the loop can take what that streams; else None."""
         env = self.environment
         if not isinstance(env, SandboxedEnvironment) or kind is None or kind.carry_out is not Request.carry_out:
             return None
-        if isinstance(watch, Watch) and (watch.listens or watch.stdin is not None):
+        if isinstance(watch, Watch) and (watch.stdin is not None or (watch.listens and watch.room is None)):
             return None
         own = type(env)
         return env if own.perform is SandboxedEnvironment.perform and own.execute is Environment.execute else None

@@ -33,14 +33,17 @@ async def request(
     body: AsyncIterable[bytes] | None = None,
     sink: Callable[[bytes | memoryview], Awaitable[None]] | None = None,
 ) -> Reply:
-    """Do what ``Transport.request`` does. ``watch`` only stops the operation: the output of a command is not streamed.
+    """Do what ``Transport.request`` does. The output of a command is streamed to a ``watch`` that has ``room``.
 
     If the task is cancelled, what is ``stoppable`` is stopped before the cancellation is raised, and what streams a ``body`` or
     to a ``sink`` is given up; anything else goes on.
     """
     seconds = timeout_seconds + GRACE_SECONDS
     deadline = time.monotonic() + seconds
-    pending = PendingRequest(seconds, max_reply_bytes, deadline, body is not None, sink is not None)
+    streams = watch is not None and watch.listens
+    if watch is not None and streams:
+        sink = watch.take_awaited
+    pending = PendingRequest(seconds, max_reply_bytes, deadline, body is not None, sink is not None, streams)
     while not transport.connected and transport.loss is None:  # noqa: ASYNC110  # rare: it is reached again
         await asyncio.sleep(TURN_SECONDS)
     fields = transport.register(pending, operation, args, request_id, blob_for)
@@ -159,13 +162,19 @@ class _Task:
     async def _pass_on(self, sink: Callable[[bytes | memoryview], Awaitable[None]] | None) -> None:
         """Pass the next piece of the stream from the guest to ``sink``, and let the guest send more."""
         pending = self._pending
-        self._raise_if_cancelled()
+        if not pending.streams:
+            self._raise_if_cancelled()
         with pending.lock:
             chunk = pending.chunks.popleft()
             pending.incoming.consume(len(chunk))
-        if sink is not None:
+        if sink is not None and not self.cancelled:  # what a command prints while it is being stopped is nobody's
             began = time.monotonic()
-            await sink(chunk)
+            try:
+                await sink(chunk)
+            except asyncio.CancelledError:
+                if not (pending.streams and self._stoppable):
+                    raise
+                self._cancel()
             pending.lent += time.monotonic() - began
         if pending.incoming.credit_due:
             with contextlib.suppress(Cut):

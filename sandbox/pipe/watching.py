@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -63,12 +63,17 @@ def _decoders() -> dict[int, codecs.IncrementalDecoder]:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """The caller's part in a running command: it gets the output as text or bytes, may stop it, and feeds its standard input."""
+    """The caller's part in a running command: it gets the output as text or bytes, may stop it, and feeds its standard input.
+
+    With ``room``, which is awaited with the size of each piece before it comes, a loop awaits the command without a thread:
+    ``on_output`` and ``on_bytes`` are called in the loop, and do not wait.
+    """
 
     on_output: OnOutput | None = None
     on_bytes: Callable[[StreamName, bytes], None] | None = None
     cancel: CancelToken | None = None
     stdin: BinaryIO | Iterable[bytes] | None = None
+    room: Callable[[int], Awaitable[None]] | None = None
     _decoders: dict[int, codecs.IncrementalDecoder] = field(default_factory=_decoders, repr=False)
     _masked: dict[int, MaskedStream] | None = field(default=None, repr=False)
 
@@ -76,6 +81,7 @@ class Watch:
         check_types("Watch", cancel=(self.cancel, CancelToken | None))
         check_callable("Watch", "on_output", self.on_output)
         check_callable("Watch", "on_bytes", self.on_bytes)
+        check_callable("Watch", "room", self.room)
 
     def masked(self, mask: Mask) -> Watch:
         """Return the same watch with masked output. What may be the beginning of a secret comes later."""
@@ -93,6 +99,12 @@ class Watch:
             raise SandboxUnavailableError("protocol_violation", f"The sandbox sent output of a stream {stream}.")
         data = bytes(chunk[1:])
         self._pass_bytes(stream, data if self._masked is None else self._masked[stream].feed(data))
+
+    async def take_awaited(self, chunk: bytes | memoryview) -> None:
+        """Do what ``take`` does when there is room for the piece."""
+        if self.room is not None:
+            await self.room(len(chunk) - 1)
+        self.take(chunk)
 
     def _pass_bytes(self, stream: int, data: bytes) -> None:
         if data and self.on_bytes is not None:

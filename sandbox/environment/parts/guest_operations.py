@@ -82,7 +82,7 @@ class GuestOperations(Environment):
         return self._envelope(call.request, answer, call.started)
 
     async def carry_out_awaited(self, call: PreparedCall) -> Envelope[Any]:
-        """Do what ``carry_out`` does, in an asyncio loop and without a thread. Nothing is streamed. Raises SandboxError."""
+        """Do what ``carry_out`` does, in an asyncio loop and without a thread. Raises SandboxError."""
         from sandbox.pipe.awaiting import request  # asyncio takes 30 ms to import
 
         kind, prepared = type(call.request), call.prepared
@@ -97,6 +97,8 @@ class GuestOperations(Environment):
 
                 raise await asyncio.to_thread(self._unanswered, error) from error
             raise
+        if call.watch is not None:
+            call.watch.finish()
         return self._envelope(call.request, call.request.read_reply(reply, self._host), call.started)
 
     def _unanswered(self, error: SandboxUnavailableError) -> SandboxUnavailableError:

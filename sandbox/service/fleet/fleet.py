@@ -19,6 +19,7 @@ from sandbox.service.clock import now
 from sandbox.service.http.bodies import CreateSandbox, ForkSandbox
 from sandbox.service.http.problems import Problem
 from sandbox.service.requests.answers import AnswerRoom
+from sandbox.service.requests.bridges import Feeding
 from sandbox.service.requests.under_way import Requests
 from sandbox.service.settings import Settings
 from sandbox.service.store import requests as request_rows
@@ -69,7 +70,7 @@ class Fleet:
         self.settings, self.database, self.broadcast, self.tenants = settings, database, broadcast, tenants
         self._live: dict[str, LiveSandbox] = {}
         self.watching = Watching()
-        self._answers = AnswerRoom()
+        self._answers, self._feeding = AnswerRoom(), Feeding()
         self._clock = ClockJumps(database)
         self.workers = Workers(settings, tenants)
         self.spawn, self._in_engine = self.workers.spawn, self.workers.in_engine
@@ -474,7 +475,7 @@ class Fleet:
         checkpoints = Checkpoints(self.database, self.settings.data, record.id, room)
         output = self.tenants.find(record.tenant).output
         attach = lambda: self._attach(self._live[record.id])  # noqa: E731
-        requests = Requests(record.tenant, self._answers)
+        requests = Requests(record.tenant, self._answers, self._feeding)
         return LiveSandbox(record, attach, output, checkpoints, self.watching, requests=requests)
 
 

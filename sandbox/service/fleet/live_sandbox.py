@@ -222,8 +222,11 @@ def is_repeatable(operation: str) -> bool:
 
 def _watch(request: RequestUnderWay) -> Watch:
     output = request.output
-    on_bytes = None if output is None or request.resent else output.append  # what was sent again is refilled
-    return Watch(on_bytes=on_bytes, cancel=request.cancel, stdin=request.stdin)
+    if output is None or request.resent:  # what was sent again is refilled
+        return Watch(cancel=request.cancel, stdin=request.stdin)
+    if request.stdin is not None:  # a thread has both
+        return Watch(on_bytes=output.append, cancel=request.cancel, stdin=request.stdin)
+    return Watch(on_bytes=output.add, cancel=request.cancel, room=output.room)
 
 
 async def _of_state(

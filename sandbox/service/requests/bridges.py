@@ -4,16 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Iterator
+
+from sandbox.service.http.problems import Problem, ProblemCode
 
 # What may wait between both sides.
 MOST_BYTES = 1 << 20
+# Commands of all sandboxes whose input is streamed: each holds a thread.
+MOST_FED = 256
 # Whoever waits looks again after this time whether the other side is still there.
 LOOK_SECONDS = 1.0
 
 
 class BrokenOffError(Exception):
     """The other side has left before the end."""
+
+
+class Feeding:
+    """How many commands read what their clients stream: those of one tenant are no more than it leaves to others."""
+
+    def __init__(self, most: int = MOST_FED) -> None:
+        self._left = most
+        self._taken: Counter[str] = Counter()
+
+    def begin(self, tenant: str) -> None:
+        """Count one more of a tenant. Raises Problem if there are as many as there may be."""
+        taken = self._taken[tenant]
+        if taken >= self._left:
+            raise Problem(
+                429,
+                ProblemCode.quota_exceeded,
+                f"{taken} commands of this tenant read an input that is streamed, and the service has no room for more.",
+                "Wait until some of them have ended. Up to 1 MiB of input can be sent as stdin, in the body of the request.",
+                retryable=True,
+                headers={"Retry-After": "1"},
+                quota="streamed_inputs",
+                used=taken,
+            )
+        self._left -= 1
+        self._taken[tenant] += 1
+
+    def end(self, tenant: str) -> None:
+        """Count one less."""
+        self._left += 1
+        self._taken[tenant] -= 1
+        if not self._taken[tenant]:
+            del self._taken[tenant]
 
 
 class Bridge:

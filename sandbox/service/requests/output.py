@@ -60,11 +60,34 @@ class OutputLog:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._told = False
+        self._noted = asyncio.Event()  # that a reader has read something
+        self._slowest, self._until = -1, 0.0
 
     def append(self, stream: str, data: bytes) -> None:
         """Add output; may be called from any thread but the loop's. Waits while readers are behind."""
         with self._lock:
-            self._await_readers(len(data))
+            self._slowest = -1
+            while not self._has_room(len(data)):
+                self._room.wait(LOOK_AGAIN_SECONDS)
+        self.add(stream, data)
+
+    async def room(self, size: int) -> None:
+        """Wait while readers are behind, before so many bytes are added in the loop."""
+        self._slowest = -1
+        while True:
+            self._noted.clear()
+            with self._lock:
+                if self._has_room(size):
+                    return
+            try:
+                async with asyncio.timeout(LOOK_AGAIN_SECONDS):
+                    await self._noted.wait()
+            except TimeoutError:
+                pass
+
+    def add(self, stream: str, data: bytes) -> None:
+        """Add output, whether or not readers are behind."""
+        with self._lock:
             for at in range(0, len(data), PIECE_BYTES):
                 piece = Piece(stream, self.end, data[at : at + PIECE_BYTES])
                 self._pieces.append(piece)
@@ -76,18 +99,18 @@ class OutputLog:
                     self._spill.add(oldest.stream, oldest.offset, oldest.data)
         self._tell()
 
-    def _await_readers(self, size: int) -> None:
-        """Wait until all readers are close enough to the end; forget those that take nothing for a while."""
-        slowest, until = -1, 0.0
+    def _has_room(self, size: int) -> bool:
+        """Return whether all readers are close enough to the end; forget those that take nothing for a while."""
         while self._readers and self.end + size - min(self._readers.values()) > MOST_BYTES and not self._is_stopped():
             behind = min(self._readers.values())
             if behind == self.end:  # this piece alone is larger than all that is kept
-                return
-            if behind > slowest:
-                slowest, until = behind, time.monotonic() + PATIENCE_SECONDS
-            elif time.monotonic() > until:
-                self._readers = {reader: offset for reader, offset in self._readers.items() if offset > behind}
-            self._room.wait(LOOK_AGAIN_SECONDS)
+                return True
+            if behind > self._slowest:
+                self._slowest, self._until = behind, time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() <= self._until:
+                return False
+            self._readers = {reader: offset for reader, offset in self._readers.items() if offset > behind}
+        return True
 
     @contextmanager
     def reading(self, offset: int) -> Iterator[Callable[[int], None]]:
@@ -99,6 +122,7 @@ class OutputLog:
                 self._readers.pop(_FIRST, None)
                 self._readers[reader] = offset
                 self._room.notify_all()
+            self._noted.set()
 
         note(offset)
         try:
@@ -107,6 +131,7 @@ class OutputLog:
             with self._room:
                 self._readers.pop(reader, None)
                 self._room.notify_all()
+            self._noted.set()
 
     def skip_to(self, offset: int) -> None:
         """Note that what comes before ``offset`` is not to be had any more."""

@@ -42,14 +42,11 @@ async def refill(environment: AsyncEnvironment, request_id: str, output: OutputL
         if found.offset > output.end:
             output.skip_to(found.offset)
         if found.content_bytes:
-            await asyncio.to_thread(_append, output, found.content_bytes, found.streams)
+            for stream, part in by_stream(found.content_bytes, found.streams):
+                await output.room(len(part))
+                output.add(stream, part)
         elif answered or not found.running:
             return
-
-
-def _append(output: OutputLog, data: bytes, streams: Sequence[tuple[int, int]]) -> None:
-    for stream, part in by_stream(data, streams):
-        output.append(stream, part)
 
 
 def by_stream(data: bytes, streams: Sequence[tuple[int, int]]) -> Iterator[tuple[str, bytes]]:

@@ -15,7 +15,7 @@ from sandbox.pipe.watching import CancelToken
 from sandbox.service.http.problems import Problem, ProblemCode
 
 from .answers import Answer, AnswerRoom
-from .bridges import BodyBridge
+from .bridges import BodyBridge, Feeding
 from .output import OutputLog
 
 # They go on when their clients leave, so that the bound on a tenant's connections does not bound them.
@@ -61,10 +61,13 @@ class RequestUnderWay:
 
 
 class Requests:
-    """The requests under way of one sandbox of a tenant, and its last answers, by their ids; ``room`` is for those."""
+    """The requests under way of one sandbox of a tenant, and its last answers, by their ids.
 
-    def __init__(self, tenant: str = "", room: AnswerRoom | None = None) -> None:
-        self._tenant, self._room = tenant, room or AnswerRoom()
+    ``room`` is for the answers, and ``feeding`` for commands whose input is streamed, of all sandboxes of the service.
+    """
+
+    def __init__(self, tenant: str = "", room: AnswerRoom | None = None, feeding: Feeding | None = None) -> None:
+        self._tenant, self._room, self._feeding = tenant, room or AnswerRoom(), feeding or Feeding()
         self._by_id: dict[str, RequestUnderWay] = {}
         # What gives back the room of each answer.
         self._answered: dict[str, Callable[[], None]] = {}
@@ -102,7 +105,9 @@ class Requests:
     def begin(
         self, request: RequestUnderWay, work: Callable[[RequestUnderWay], Coroutine[Any, Any, Answer]]
     ) -> RequestUnderWay:
-        """Have ``work`` carry out a request in a task of its own."""
+        """Have ``work`` carry out a request in a task of its own. Raises Problem if its input is one too many to be streamed."""
+        if request.stdin is not None:
+            self._feeding.begin(self._tenant)
         self._by_id[request.id] = request
         request.task = asyncio.create_task(work(request), name=f"{request.operation} {request.id}")
         request.task.add_done_callback(lambda task: self._ended(request, task))
@@ -134,6 +139,7 @@ class Requests:
             asyncio.get_running_loop().call_later(SPILL_SECONDS, _forget_spill, weakref.ref(request.output))
         if request.stdin is not None:
             request.stdin.discard()
+            self._feeding.end(self._tenant)
         if task.cancelled() or task.exception() is not None:  # nothing to be had by asking again
             self._by_id.pop(request.id, None)
             return

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sandbox import AsyncEnvironment, LocalEnvironment
-from sandbox.errors import SandboxError, SandboxUnavailableError
+from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
 from sandbox.operations import Stat
@@ -46,6 +46,66 @@ def test_two_hundred_awaited_runs_start_no_thread() -> None:
             await asyncio.gather(*waits, return_exceptions=True)
             assert all(wait.cancelled() for wait in waits)
             assert names() == before
+
+    asyncio.run(main())
+
+
+def test_output_that_a_loop_takes_is_streamed_without_a_thread() -> None:
+    async def main() -> None:
+        async with AsyncEnvironment(LocalEnvironment()) as env:
+            before = names()
+
+            async def room(size: int) -> None:
+                assert size > 0
+
+            async def streamed(number: int) -> bytes:
+                printed: list[tuple[str, bytes]] = []
+                watch = Watch(on_bytes=lambda stream, data: printed.append((stream, data)), room=room)
+                args = {"command": f"echo {number}; sleep 0.2; echo more >&2", "session": None}
+                answer = await env.execute("run", args, watch=watch)
+                assert answer.unwrap().stdout == f"{number}\n"
+                assert printed[-1] == ("stderr", b"more\n")
+                assert names() == before
+                return b"".join(data for stream, data in printed if stream == "stdout")
+
+            found = await asyncio.gather(*(streamed(number) for number in range(20)))
+            assert found == [f"{number}\n".encode() for number in range(20)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", ["read", "token", "task"])
+def test_a_command_waits_for_who_takes_its_output_in_a_loop_until_that_ends(tmp_path: Path, end: str) -> None:
+    async def main() -> None:
+        async with AsyncEnvironment(LocalEnvironment(tmp_path)) as env:
+            open_again, waits, sizes, token = asyncio.Event(), asyncio.Event(), [], CancelToken()
+
+            async def room(size: int) -> None:
+                sizes.append(size)
+                if len(sizes) > 3:
+                    waits.set()
+                    while not (open_again.is_set() or token.cancelled):  # noqa: ASYNC110  # cancelled by any thread
+                        await asyncio.sleep(0.01)
+
+            watch = Watch(on_bytes=lambda *_: None, room=room, cancel=token)
+            command = "head -c 20000000 /dev/zero; touch printed"
+            task = asyncio.ensure_future(env.execute("run", {"command": command, "session": None}, watch=watch))
+            await waits.wait()
+            await asyncio.sleep(0.2)
+            assert not (tmp_path / "printed").exists()
+            if end == "read":
+                open_again.set()
+                assert (await task).unwrap().exit_code == 0
+                assert sum(sizes) == 20_000_000
+            elif end == "token":
+                token.cancel()
+                assert getattr(await task, "code", None) == ErrorCode.cancelled
+            else:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            assert (tmp_path / "printed").exists() == (end == "read")
+            assert [c for c in (await env.processes()).unwrap().commands if c.running] == []
 
     asyncio.run(main())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.3)
 
 
-async def printed(log: OutputLog, pieces: int) -> float:
-    """Seconds that it takes to print them, in a thread as a pipe does."""
+Print = Callable[[OutputLog, int], Awaitable[float]]
+
+
+async def print_in_a_thread(log: OutputLog, pieces: int) -> float:
+    """Return the seconds that it takes to print them, in a thread as a pipe does."""
 
     def work() -> float:
         began = time.monotonic()
@@ -33,10 +37,25 @@ async def printed(log: OutputLog, pieces: int) -> float:
     return await asyncio.to_thread(work)
 
 
-def test_a_command_waits_for_a_slow_reader() -> None:
+async def print_in_the_loop(log: OutputLog, pieces: int) -> float:
+    """Return the seconds that it takes to print them in the loop."""
+    began = time.monotonic()
+    for _ in range(pieces):
+        await log.room(len(PIECE))
+        log.add("stdout", PIECE)
+    return time.monotonic() - began
+
+
+@pytest.fixture(params=[print_in_a_thread, print_in_the_loop])
+def printed(request: pytest.FixtureRequest) -> Print:
+    found: Print = request.param
+    return found
+
+
+def test_a_command_waits_for_a_slow_reader(printed: Print) -> None:
     async def main() -> None:
         log, read = OutputLog(), 0
-        printing = asyncio.create_task(printed(log, 40))
+        printing = asyncio.ensure_future(printed(log, 40))
         with log.reading(0) as note:
             while read < 40 * len(PIECE):
                 await asyncio.sleep(0.01)
@@ -49,10 +68,10 @@ def test_a_command_waits_for_a_slow_reader() -> None:
     asyncio.run(main())
 
 
-def test_it_waits_for_the_first_reader_who_comes_a_moment_later() -> None:
+def test_it_waits_for_the_first_reader_who_comes_a_moment_later(printed: Print) -> None:
     async def main() -> None:
         log = OutputLog()
-        printing = asyncio.create_task(printed(log, 8))
+        printing = asyncio.ensure_future(printed(log, 8))
         await asyncio.sleep(0.1)
         with log.reading(0):
             assert sum(len(piece.data) for piece in log.after(0)) == 4000
@@ -61,7 +80,7 @@ def test_it_waits_for_the_first_reader_who_comes_a_moment_later() -> None:
     asyncio.run(main())
 
 
-def test_nobody_waits_for_a_reader_who_takes_nothing_or_has_left() -> None:
+def test_nobody_waits_for_a_reader_who_takes_nothing_or_has_left(printed: Print) -> None:
     async def main() -> None:
         log = OutputLog()
         with log.reading(0):
@@ -73,12 +92,12 @@ def test_nobody_waits_for_a_reader_who_takes_nothing_or_has_left() -> None:
     asyncio.run(main())
 
 
-def test_a_command_that_is_stopped_waits_for_nobody() -> None:
+def test_a_command_that_is_stopped_waits_for_nobody(printed: Print) -> None:
     async def main() -> None:
         stopped: list[bool] = []
         log = OutputLog(lambda: bool(stopped))
         with log.reading(0):
-            printing = asyncio.create_task(printed(log, 40))
+            printing = asyncio.ensure_future(printed(log, 40))
             await asyncio.sleep(0.05)
             stopped.append(True)
             assert await printing < 0.3

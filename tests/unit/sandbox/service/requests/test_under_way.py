@@ -19,6 +19,7 @@ from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.requests import under_way as module
 from sandbox.service.requests.answers import Answer, AnswerRoom
+from sandbox.service.requests.bridges import BodyBridge, Feeding
 from sandbox.service.requests.output import OutputLog
 from sandbox.service.requests.spill import SpillRoom
 from sandbox.service.requests.under_way import Requests, RequestUnderWay, digest_of
@@ -111,6 +112,33 @@ def test_what_is_kept_of_a_request_is_its_answer_and_not_how_it_came(no_collecto
         assert task() is None
         assert (await begun.wait()) is begun.answer
         begun.cancel.cancel()  # by a client that has not seen the end: it stops nothing
+
+    asyncio.run(main())
+
+
+def test_commands_of_a_tenant_whose_input_is_streamed_leave_threads_to_others() -> None:
+    async def main() -> None:
+        feeding, end = Feeding(5), asyncio.Event()
+        sandboxes = {tenant: Requests(tenant, feeding=feeding) for tenant in ("busy", "other")}
+
+        async def slow(_: RequestUnderWay) -> Answer:
+            await end.wait()
+            return Answer(Success(1))
+
+        def begin(tenant: str, ident: str) -> RequestUnderWay:
+            return sandboxes[tenant].begin(RequestUnderWay(ident, "run", b"d", stdin=BodyBridge()), slow)
+
+        begun = [begin("busy", f"r{n}") for n in range(3)]
+        with pytest.raises(Problem) as caught:
+            begin("busy", "r3")
+        assert (caught.value.status, caught.value.retryable) == (429, True)
+        assert len(sandboxes["busy"].under_way()) == 3
+        begun.append(begin("other", "r"))
+        end.set()
+        for each in begun:
+            await each.wait()
+        await asyncio.sleep(0)
+        await asyncio.gather(*(begin("other", f"s{n}").wait() for n in range(3)))
 
     asyncio.run(main())
 
