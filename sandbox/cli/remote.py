@@ -88,8 +88,8 @@ def attach_remote(
     ``log`` gets its connections. Raises SandboxError.
     """
     from sandbox.client.environment import RemoteEnvironment
+    from sandbox.client.http.service import Service
     from sandbox.client.listing import find_sandbox
-    from sandbox.client.service import Service
 
     from .network_options import policy_of
 
@@ -122,8 +122,8 @@ def id_of(sandbox: SandboxedEnvironment) -> str:
 
 def list_remote(*, every: bool) -> list[RemoteSandbox]:
     """Return the sandboxes of the service, with ``every`` also those that are over. Raises SandboxError."""
+    from sandbox.client.http.service import Service
     from sandbox.client.listing import list_sandboxes
-    from sandbox.client.service import Service
 
     service = Service()
     try:
@@ -134,8 +134,8 @@ def list_remote(*, every: bool) -> list[RemoteSandbox]:
 
 def remove_remote(ids: Sequence[str]) -> bool:
     """Delete sandboxes of the service and print their ids; return whether all of them were."""
+    from sandbox.client.http.service import Service
     from sandbox.client.listing import delete_sandbox, find_sandbox
-    from sandbox.client.service import Service
     from sandbox.errors import SandboxError
 
     service, all_of_them = Service(), True

@@ -27,9 +27,9 @@ from sandbox.operations.wire import read_envelope, request_data
 from sandbox.pipe.stdin import pieces
 from sandbox.pipe.watching import Watch
 
-from .codes import ProblemCode
-from .events import EVENTS, SILENT_SECONDS, Event, parse_events
-from .service import READ_SECONDS, Attempts, Call, Service, nonsense
+from .http.codes import ProblemCode
+from .http.events import EVENTS, SILENT_SECONDS, Event, parse_events
+from .http.service import READ_SECONDS, Attempts, Call, Service, nonsense
 
 # Without a deadline of its own, an operation is asked for again after this time: the service may have been stopped meanwhile.
 WITHOUT_DEADLINE_SECONDS = 120.0

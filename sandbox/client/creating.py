@@ -14,7 +14,7 @@ import httpx
 from sandbox.errors import SandboxError
 from sandbox.interrupts import Shield
 
-from .service import Call, Service
+from .http.service import Call, Service
 
 # A start may wait for an image to be built.
 START_SECONDS = 600.0

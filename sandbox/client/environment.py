@@ -33,17 +33,17 @@ from sandbox.pipe.watching import Watch
 from sandbox.transfers.copying import Incoming, outgoing
 
 from .asking import BYTES_TOO, INLINE_STDIN_BYTES, Asked, ident_of, new_ident
-from .codes import ProblemCode
-from .connections import Connections
 from .creating import START_SECONDS, Creation
+from .http.codes import ProblemCode
+from .http.service import Call, Service, nonsense
 from .initial_files import certificates, checked_workspace
-from .network import RemoteNetwork, network_data
-from .service import Call, Service, nonsense
+from .network.connections import Connections
+from .network.remote_network import RemoteNetwork, network_data
+from .network.tunnels import Tunnels
 from .state import RemoteState
 from .terminal import RemoteTerminal
 from .time_to_live import TimeToLive
 from .transfers import download, fetch, send, upload
-from .tunnels import Tunnels
 
 log = logging.getLogger(__name__)
 

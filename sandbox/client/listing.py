@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from sandbox.errors import ErrorCode, SandboxError
 
-from .service import Call, Service, nonsense
+from .http.service import Call, Service, nonsense
 
 PAGE = "200"
 # Metadata of a sandbox that ``gamebox run --name`` makes.

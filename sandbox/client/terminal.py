@@ -12,8 +12,8 @@ from typing import Any, Self
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.interrupts import Shield
 
-from .service import AWAY, RECONNECT_SECONDS, Service, closed_meanwhile, nonsense
-from .sockets import check_library, connect
+from .http.service import AWAY, RECONNECT_SECONDS, Service, closed_meanwhile, nonsense
+from .http.sockets import check_library, connect
 
 # The close codes after which the same terminal is asked for again: the connection was cut, the service restarts, too far behind.
 _AGAIN = (1005, 1006, 1012, 1013)

@@ -14,7 +14,7 @@ import httpx
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.state.checkpoint_file import open_file
 
-from .service import Call, Service, nonsense
+from .http.service import Call, Service, nonsense
 
 PIECE_BYTES = 256 << 10
 # A chunk of a download is no longer than this.

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from sandbox.client.codes import ProblemCode
+from sandbox.client.http.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.ceiling import CeilingError
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sandbox.client.codes import ProblemCode
+from sandbox.client.http.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
 
 from .identity import service_id

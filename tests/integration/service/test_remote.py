@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from sandbox import AsyncRemoteEnvironment, CancelToken, Limits, Network, RemoteEnvironment
-from sandbox.client.codes import ProblemCode
+from sandbox.client.http.codes import ProblemCode
 from sandbox.client.listing import list_sandboxes
 from sandbox.envelope import Failure
 from sandbox.errors import ErrorCode, SandboxError
@@ -70,7 +70,7 @@ def env_of_mortal(mortal: ServiceProcess) -> Iterator[RemoteEnvironment]:
 
 def ids(service: ServiceProcess) -> list[str]:
     """The sandboxes that the service has."""
-    from sandbox.client.service import Service
+    from sandbox.client.http.service import Service
 
     asked = Service(service.url, service.key)
     try:
@@ -266,7 +266,7 @@ def test_pause_network_and_time_to_live(make: Make) -> None:
 
 def test_an_hour_that_nobody_asked_for_goes_on(service: ServiceProcess, make: Make) -> None:
     """An agent's run of two hours lost its sandbox in the middle."""
-    from sandbox.client.service import Call
+    from sandbox.client.http.service import Call
 
     asked = {"time_to_live_seconds": 600.0}
     for options, renewed in (({}, True), ({"keep": True}, True), (asked, False), ({**asked, "renew": True}, True)):
@@ -419,7 +419,7 @@ def test_a_service_that_stays_away(
     mortal: ServiceProcess, env_of_mortal: RemoteEnvironment, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = env_of_mortal
-    monkeypatch.setattr("sandbox.client.service.RECONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("sandbox.client.http.service.RECONNECT_SECONDS", 0.5)
     monkeypatch.setattr("sandbox.client.environment.CLOSE_SECONDS", 0.5)
     mortal.kill()
     failure = refused(env.run("true"), "sandbox_unavailable", mortal.url, "goes on until its time to live is over")

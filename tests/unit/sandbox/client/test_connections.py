@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sandbox.client import connections as module
-from sandbox.client.connections import Connections
-from sandbox.client.service import Service
+from sandbox.client.http.service import Service
+from sandbox.client.network import connections as module
+from sandbox.client.network.connections import Connections
 from sandbox.network.connections import Connection
 from tests.integration.observing import eventually
 from tests.servers.scripted_service import KEY, Scripted, says, scripted

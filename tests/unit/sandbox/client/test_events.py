@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandbox.client.events import Event, parse_events
+from sandbox.client.http.events import Event, parse_events
 from sandbox.client.transfers import MOST_CHUNK_BYTES, pass_chunks
 from sandbox.errors import SandboxUnavailableError
 
@@ -20,7 +20,7 @@ def test_events_however_they_are_cut(size: int) -> None:
 
 
 def test_an_event_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandbox.client.events.MOST_BYTES", 10)
+    monkeypatch.setattr("sandbox.client.http.events.MOST_BYTES", 10)
     with pytest.raises(SandboxUnavailableError, match="too long"):
         list(parse_events([b"data: ", b"x" * 10]))
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from sandbox import operations as op
-from sandbox.client.service import Call, Service, error_of
+from sandbox.client.http.service import Call, Service, error_of
 from sandbox.envelope import Failure, Notice
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations.wire import envelope_data, read_envelope

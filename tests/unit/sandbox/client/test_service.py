@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from sandbox.client import service as module
-from sandbox.client.codes import ProblemCode
-from sandbox.client.service import Call, Service
+from sandbox.client.http import service as module
+from sandbox.client.http.codes import ProblemCode
+from sandbox.client.http.service import Call, Service
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from tests.integration.observing import eventually
 from tests.servers.scripted_service import KEY, Answer, Handler, Scripted, hangs_up, says, scripted

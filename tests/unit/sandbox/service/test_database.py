@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.client.codes import ProblemCode
+from sandbox.client.http.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.store import requests, sandboxes, tidying
 from sandbox.service.store.database import Database

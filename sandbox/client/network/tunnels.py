@@ -14,12 +14,12 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
+from sandbox.client.http.service import Service
+from sandbox.client.http.sockets import check_library, connecting
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.relay import RESET
 
 from .loop_thread import CLOSE_SECONDS, LoopThread
-from .service import Service
-from .sockets import check_library, connecting
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

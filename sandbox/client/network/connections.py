@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx
 
+from sandbox.client.http.events import EVENTS, SILENT_SECONDS, EventParser
+from sandbox.client.http.service import AWAY, Call, Service, nonsense
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.connections import Connection
 
-from .events import EVENTS, SILENT_SECONDS, EventParser
 from .loop_thread import LoopThread
-from .service import AWAY, Call, Service, nonsense
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""The network of a remote sandbox: rules, connections as they end, and ports that lead here."""
