@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sandbox.client.direct import DirectConnections
+from sandbox.client.http.direct import DirectConnections
 
 TIMEOUT = httpx.Timeout(10)
 SOCKETS: list[socket.socket] = []
