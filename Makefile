@@ -3,12 +3,13 @@
 #   PYTEST_ARGS="-k paths" make test  narrower tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv setup demo check test golden docs fuzz soak api lock
+.PHONY: help venv setup demo check test golden docs fuzz soak api lock foreign
 PYTEST_ARGS ?=
 FRAMES ?= 100000
 SEED ?= 1
 MINUTES ?= 60
 EXAMPLES ?= 100
+SUITES ?=
 # Tests start hundreds of processes: without compiled modules each would compile all that it imports, which takes as long again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -51,6 +52,12 @@ docs: venv ## write docs/api and the generated parts of other pages anew; look a
 api: setup ## schemathesis over the whole API of a service, EXAMPLES=100 requests to each route (SEED=1)
 	@.venv/bin/python -m tests.openapi --examples $(EXAMPLES) --seed $(SEED)
 
+# The extras of the gate; the others bring whole frameworks, which make foreign tries.
+EXTRAS = mcp server remote otel
+
 lock: venv ## renew requirements.lock from pyproject.toml
 	.venv/bin/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
-	    --custom-compile-command "make lock" --overrides .ci/overrides --group dev --all-extras pyproject.toml --output-file requirements.lock --quiet
+	    --custom-compile-command "make lock" --overrides .ci/overrides --group dev $(EXTRAS:%=--extra %) pyproject.toml --output-file requirements.lock --quiet
+
+foreign: setup ## suites of others against Gamebox; FOREIGN_DIR has their checkouts (SUITES="swerex mini" for some of them)
+	@.venv/bin/python -m tests.foreign $(SUITES)

@@ -259,6 +259,8 @@ class AsyncEnvironment(GeneratedCoroutines):
     async def _perform_awaited(self, env: SandboxedEnvironment, request: Request, watch: Watch | None) -> Envelope[Any]:
         with onlooker(None):  # it would be called in the loop
             call = env.prepared(request, watch)
+        if call.prepared.source is not None:  # more input than a request holds: a thread streams it
+            return await self._watched(partial(env.perform, request), type(request), watch)
         async with nullcontext() if request.waits else self._turn():
             return await env.carry_out_awaited(call)
 

@@ -61,7 +61,10 @@ _COMMANDS = {
     "version": None,
     "runs": LazyCommand("agent.cli.runs:app", "Show, follow, resume, export and remove recorded runs."),
     "hub": LazyCommand("agent.cli.hub:app", "List the available agents and show what they consist of."),
-    "mcp": LazyCommand("agent.cli.mcp:app", "Sign in to MCP servers, and sign out."),
+    "mcp": LazyCommand(
+        "agent.cli.mcp:app",
+        "Serve a sandbox to an MCP client over standard input and output; or sign in to MCP servers that agents use.",
+    ),
     "new": LazyCommand("agent.cli.new:app", "Write the files of something new."),
 }
 

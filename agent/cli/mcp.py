@@ -1,16 +1,22 @@
-"""The command ``gamebox mcp``: signing in to MCP servers at addresses. Nothing heavy is imported before it is run."""
+"""The command ``gamebox mcp``: a sandbox for an MCP client, and signing in to MCP servers at addresses.
+
+Nothing heavy is imported before it is run.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from typing import Any
 
 import typer
 
+from sandbox.cli.mcp import EXAMPLES, serve
+
 from .help import HelpfulGroup
 
-EPILOG = """Examples:
-
+EPILOG = f"""{EXAMPLES}
   gamebox mcp login https://tracker.example.com/mcp
 
   gamebox mcp login https://tracker.example.com/mcp --authorization-server https://login.example.com
@@ -19,9 +25,9 @@ EPILOG = """Examples:
 """
 app = typer.Typer(
     cls=HelpfulGroup,
-    help="Sign in to MCP servers, and sign out.",
+    help="Serve a sandbox to an MCP client over standard input and output; or sign in to MCP servers that agents use.",
     epilog=EPILOG,
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -32,6 +38,17 @@ _SERVERS = typer.Option(
     metavar="ADDRESS",
     help="Another address to which the server may send this host to sign in; on a terminal you are asked for it. May be repeated.",
 )
+
+
+def _serve(ctx: typer.Context, **options: Any) -> None:
+    """Serve, unless a command was given."""
+    if ctx.invoked_subcommand is None:
+        serve(ctx=ctx, **options)
+
+
+_serve.__signature__ = inspect.signature(serve)  # type: ignore[attr-defined]
+_serve.__annotations__ = dict(serve.__annotations__)
+app.callback(invoke_without_command=True)(_serve)
 
 
 @app.command("login")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,9 @@ def serve(
         False, "--drain", help="Create no more sandboxes, and exit when the existing ones have ended."
     ),
     check: bool = typer.Option(False, "--check", help="Say what works on this host and what does not, and exit."),
+    print_env: str | None = typer.Option(
+        None, "--print-env", metavar="CLIENT", help="Print the variables with which clients of e2b find this service, and exit."
+    ),
 ) -> None:
     """Serve sandboxes over HTTP until SIGTERM. The sandboxes then keep running, and the next service finds them again."""
     flags = {
@@ -97,6 +101,9 @@ def serve(
     settings = _settings(flags, config)
     if check:
         _check(settings)
+        return
+    if print_env is not None:
+        _print_env(print_env, settings)
         return
     from sandbox.service import server
 
@@ -172,6 +179,18 @@ def _settings(flags: dict[str, Any], config: Path | None) -> Settings:
             f"gamebox serve needs the extra 'server': {error}.", "Install it: pip install 'gamebox[server]'."
         ) from error
     return read_settings(flags, config)
+
+
+def _print_env(client: str, settings: Settings) -> None:
+    from sandbox.service.wire.e2b.variables import variables
+
+    if client != "e2b":
+        raise bad_input(f"--print-env is {client!r:.40}, and only e2b is known.", "Give --print-env e2b.")
+    found = variables(settings)
+    sys.stdout.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in found.items())
+    if "E2B_API_KEY" not in found:
+        why = f"the service has made no key in {settings.data} yet"
+        sys.stderr.write(f"E2B_API_KEY is missing: {why}. Start it, or set a key of yours.\n")
 
 
 def _check(settings: Settings) -> None:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -417,6 +417,19 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
 
         return self.hidden.envelope(self._answered(op.Upload, work))
 
+    def download_pieces(
+        self, path: str, sink: Callable[[bytes], None], *, without: Sequence[str] = ()
+    ) -> Envelope[op.DownloadResult]:
+        """See ``SandboxedEnvironment.download_pieces``."""
+
+        def work(_: float) -> Envelope[op.DownloadResult]:
+            request = op.Download(path=path, without=tuple(without))
+            headers = {"X-Request-Id": new_ident()}
+            data = download(self.service, self._path(), request_data(request), headers, sink)
+            return self._read(op.DownloadResult, data, "download")
+
+        return self.hidden.envelope(self._answered(op.Download, work))
+
     def download(
         self,
         path: str,
@@ -429,12 +442,8 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         check_types("download", path=(path, str), to=(to, HOST_PATH | None), without=(without, Sequence))
 
         def work(_: float) -> Envelope[op.DownloadResult]:
-            address = self._path()
-            request = op.Download(path=path, without=tuple(without))
             with Incoming(to, self.limits.transfer_bytes, overwrite=overwrite) as incoming:
-                headers = {"X-Request-Id": new_ident()}
-                data = download(self.service, address, request_data(request), headers, incoming.take)
-                answer: Envelope[op.DownloadResult] = self._read(op.DownloadResult, data, "download")
+                answer = self.download_pieces(path, incoming.take, without=without)
                 if isinstance(answer, Success):
                     return replace(answer, result=incoming.finish(answer.result))
                 return answer

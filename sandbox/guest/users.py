@@ -89,6 +89,13 @@ def find_name(uid: int) -> str | None:
     return next((row.name for row in map(_parse_user, _rows(PASSWD)) if row is not None and row.uid == uid), None)
 
 
+def find_group_name(gid: int) -> str | None:
+    """Return the name of a group's number in /etc/group, or None."""
+    number = b"%d" % gid
+    row = next((row for row in _rows(GROUP) if len(row) > 2 and row[2] == number and 0 < len(row[0]) <= 256), None)
+    return None if row is None else os.fsdecode(row[0])
+
+
 def find_login_shell(uid: int) -> str:
     """Return the shell of a user as bash finds it for its variable SHELL."""
     try:

@@ -221,6 +221,7 @@ class List(Request):
 class StatResult(Result):
     """``mode`` is the permission bits; ``owner`` is the name of ``uid`` in /etc/passwd, or None if it has no name there.
 
+    ``group`` is the same for ``gid`` and /etc/group. ``attributes`` are the extended attributes whose names begin with ``user.``.
     ``mtime_seconds`` is the time of the last change, in seconds since 1970. ``link_target`` is where a link points: ``type`` and
     the rest are those of what it points to, and "symlink" where that cannot be reached.
     """
@@ -232,8 +233,10 @@ class StatResult(Result):
     uid: int = Field(0, ge=0)
     gid: int = Field(0, ge=0)
     owner: str | None = Field(None, max_length=256)
+    group: str | None = Field(None, max_length=256)
     mtime_seconds: float = 0.0
     link_target: str | None = Field(None, max_length=4096)
+    attributes: dict[str, str] = Field(default_factory=dict, max_length=64)
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:  # noqa: ARG002
         """Return one line like those of ls -l."""
@@ -252,6 +255,28 @@ class Stat(Request):
     """
 
     path: Path
+
+
+class ListDetailsResult(Result):
+    """``entries`` are in the order of ``list``; ``truncated`` says that there are more."""
+
+    path: str
+    entries: tuple[StatResult, ...] = ()
+    truncated: bool = False
+
+    def to_text(self, chars: int = SHOWN_CHARS) -> str:
+        """Return one line for each entry, like those of ls -l."""
+        lines = first_lines([each.to_text() for each in self.entries], chars)
+        return "\n".join([*lines, *(["[there are more]"] if self.truncated or len(lines) < len(self.entries) else [])])
+
+
+@operation("list_details", ListDetailsResult, repeatable=True, for_models=False)
+class ListDetails(Request):
+    """List a folder with the status of each entry, as stat describes it; deeper with depth."""
+
+    path: Path
+    depth: int = Field(1, ge=1, le=20, description="How many levels to list.")
+    max_entries: int = Field(1000, ge=1, le=10000, description="Maximum number of entries.")
 
 
 def _entry_line(entry: Entry) -> str:
@@ -430,6 +455,7 @@ class Upload(Transfer):
     path: Path
     kind: Literal["file", "tree"] = "file"
     mode: int | None = Field(None, ge=0, le=0o777, description="Mode of the file.")
+    attributes: dict[str, str] | None = None
 
 
 class DownloadResult(Result):

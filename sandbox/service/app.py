@@ -57,11 +57,16 @@ from .store.database import Database
 from .tenants.deleting import resume_deletes
 from .tenants.metering import Metering
 from .tenants.tenants import Tenants
+from .wire.e2b import routes as e2b
+from .wire.mcp import routes as mcp
+from .wire.swerex import routes as swerex
 
 log = logging.getLogger(__name__)
 
 # Threads for what blocks and is not the engine's start of a sandbox: pauses, transfers, the last words of one.
 THREADS = 64
+# What monitors ask while the service drains.
+ANSWERED_TO_THE_END = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
 # How often it is seen whether the keys of open connections are valid still.
 LOOK_SECONDS = 15.0
 
@@ -89,8 +94,9 @@ def make_app(house: House) -> FastAPI:
         house.observation.audit.begin()
         resume_deletes(house)
         house.fleet.workers.spawn(_end_expired(house))
-        house.ready = True
-        yield
+        async with _mcp(house):
+            house.ready = True
+            yield
         await house.fleet.close()
         await house.observation.audit.close()
         house.database.close()
@@ -109,10 +115,13 @@ def make_app(house: House) -> FastAPI:
     # The operations are last: their route takes any name.
     for each in (
         *(health, metrics, openapi, audit, keys, tenants, quota, secrets, sandboxes, events, files),
-        *(checkpoints, connections, ports, tunnels, terminals),
+        *(checkpoints, connections, ports, tunnels, terminals, swerex),
         operations,
     ):
         app.router.routes.extend(each.router.routes)  # included, each would be searched through a second layer
+    for router in e2b.ROUTERS:
+        app.router.routes.extend(router.routes)
+    app.router.routes.append(mcp.route)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(SandboxError, _sandbox_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -125,6 +134,19 @@ def make_app(house: House) -> FastAPI:
     # The last one is the first that a request meets.
     app.add_middleware(Observer, watchers=house.observation.watchers, span=house.observation.span)
     return app
+
+
+@contextlib.asynccontextmanager
+async def _mcp(house: House) -> AsyncIterator[None]:
+    """Serve MCP during the block, if its SDK is installed."""
+    try:
+        from .wire.mcp.sessions import Sessions
+    except ImportError:
+        yield
+        return
+    house.mcp = Sessions(house)
+    async with house.mcp.run():
+        yield
 
 
 async def _end_expired(house: House) -> None:
@@ -164,12 +186,12 @@ class Entrance:
             await send(message)
 
         problem = path_problem(scope.get("raw_path") or b"") or header_problem(scope["headers"])
-        if problem is None and scope["app"].state.house.draining and scope["path"].startswith("/v1/"):
+        if problem is None and scope["app"].state.house.draining and scope["path"] not in ANSWERED_TO_THE_END:
             problem = draining()
         if problem is not None:
             note(scope, code=problem.code.value)
             await problem.response(ident)(scope, receive, send_with_id)
-        elif scope["path"].endswith("/stdin"):  # a command may wait for its input as long as it runs
+        elif scope["path"].endswith(("/stdin", "/StreamInput")):  # a command may wait for its input as long as it runs
             await self._app(scope, receive, send_with_id)
         else:
             timed = TimedBody(receive, send_with_id)

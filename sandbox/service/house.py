@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends
 from starlette.requests import HTTPConnection
@@ -48,6 +48,8 @@ class House:
     hosts: Hosts = field(init=False)
     connections: OpenConnections = field(init=False)
     tokens: PortTokens = field(init=False)
+    mcp: Any = None
+    """The sessions of MCP clients, if the SDK is installed and the service runs."""
     clients: Places = field(init=False)
     """Of requests under way, by the addresses of clients behind proxies; the listener counts the connections of others."""
     callers: Places = field(init=False)

@@ -123,6 +123,13 @@ class Keys:
         record = self._by_id.get(ident)
         return record is not None and record.tenant == tenant and _is_valid(record)
 
+    def caller_by_id(self, ident: str) -> Caller | None:
+        """Return who has the key of that id, as far as a token that was made with it goes; None if it is not valid."""
+        record = self._by_id.get(ident)
+        if record is None or not _is_valid(record):
+            return None
+        return Caller(record.tenant, min(Scope[record.scope], Scope.use), record.id)
+
     def caller(self, key: str | None, address: str) -> Caller:
         """Return who has the key. Raises Problem for a wrong one, another for an address that was wrong too often.
 

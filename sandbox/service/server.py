@@ -44,6 +44,9 @@ METRICS_CONNECTIONS = 64
 # How often a service that ends with its last sandbox looks, and the states that it waits for.
 LOOK_SECONDS = 0.5
 LIVING = ("creating", "running", "paused", "deleting")
+# Clients keep connections for later requests, and one that they send while theirs is being closed is lost: it must not be a time
+# after which many send one.
+KEEP_ALIVE_SECONDS = 75
 # Of a message on a WebSocket, whatever parts it comes in.
 FRAME_BYTES = 1 << 20
 
@@ -80,6 +83,7 @@ def _serve(settings: Settings, started: Callable[[str, Path | None], None], trac
             ssl_keyfile=settings.tls_key,
             proxy_headers=bool(settings.behind_proxy),
             forwarded_allow_ips=list(settings.behind_proxy) or None,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(settings.drain_seconds) + 1,
             ws=cast("Any", partial(Upgrades, house)),
             ws_max_size=FRAME_BYTES,

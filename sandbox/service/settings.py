@@ -72,8 +72,12 @@ class Settings(BaseSettings):
     tls_key: Path | None = Field(None, description="Private key for TLS, in PEM.")
     behind_proxy: Words = Field((), description="Networks of the proxies that terminate TLS for the service.")
     images: Words = Field(("gamebox/*",), description="Patterns of names of images that tenants may use.")
+    e2b_templates: dict[str, str] = Field(
+        {"base": "gamebox/e2b", "code-interpreter-v1": "gamebox/e2b"},
+        description="Images that templates of E2B's clients stand for.",
+    )
     profiles: Words = Field(
-        ("default", "root-on-request", "root", "conformance"), description="Profiles that tenants may use."
+        ("default", "root-on-request", "root", "conformance", "e2b", "e2b-root"), description="Profiles that tenants may use."
     )
     runtimes: Words = Field(("default",), description="Runtimes that tenants may use; the first is the default.")
     largest: dict[str, float] = Field(default_factory=dict, description="Largest values of limits, by name of the limit.")

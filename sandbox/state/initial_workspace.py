@@ -56,7 +56,11 @@ class InitialWorkspace:
         if self.lost:
             return None
         if self._places is None:
-            self._places = self._indexed()
+            try:
+                self._places = self._indexed()
+            except tarfile.TarError:  # the upload was refused for it
+                self._give_up("it was no archive that can be read")
+                return None
         member = self._places.get(path.decode("utf-8", "surrogateescape"))
         if member is None:
             return None

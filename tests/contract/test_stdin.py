@@ -151,6 +151,8 @@ def test_asynchronous_sources() -> None:
         async with AsyncEnvironment(LocalEnvironment()) as env:
             assert (await env.run(SUM, stdin=slowly())).unwrap().output == digest(40)
             assert (await env.run("cat", stdin=io.BytesIO(b"file"))).unwrap().output == "file"
+            large = await env.run(argv=["wc", "-c"], stdin="a" * (9 * MIB), session=None)  # more than a request holds
+            assert large.unwrap().output == f"{9 * MIB}\n"
             async with env.stream("cat", stdin=slowly()) as output:
                 assert sum([len(chunk.text) async for chunk in output]) > 0
 

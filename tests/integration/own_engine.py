@@ -63,6 +63,9 @@ APPLETS = [
     "truncate",
     "sync",
     "yes",
+    "stty",
+    "id",
+    "env",
 ]
 
 

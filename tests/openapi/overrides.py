@@ -19,6 +19,7 @@ import schemathesis
 from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import is_unexpected_http_status_case, negative_data_rejection
 
+from sandbox.service.operators.facts import EXCEPTION_STATUS
 from tests.openapi.things import Things
 
 OVERRIDES = {
@@ -33,7 +34,6 @@ MOST_CREATIONS = 4
 MOST_SAID = 4096
 # The codes of the override "meaning": why data of the documented form may be refused. No other code is an answer to such data.
 MEANING = {
-    "forbidden": "the scope of the key",
     "forbidden_by_operator": "what the settings of this service do not allow",
     "sandbox_not_found": "an id of a sandbox that was deleted",
     "tenant_not_found": "an id of a tenant that was deleted",
@@ -49,19 +49,12 @@ MEANING = {
     "key_not_found": "an id of a key",
     "route_not_found": "the code of a problem in a path",
     "tenant_exists": "an id that is taken",
-    "wrong_state": "a request that reads no input",
-    "operation_not_supported": "a request that this sandbox cannot carry out",
-    "sandbox_paused": "a sandbox that another request has paused",
     "output_gone": "an id of an event from long ago",
     "events_gone": "an id of an event from long ago",
     "range_not_satisfiable": "a range behind the end of a file",
     "image_not_found": "a name of an image",
     "invalid_configuration": "fields that exclude each other",
     "invalid_limits": "limits that exclude each other, or that this host does not have",
-    "invalid_arguments": "arguments that exclude each other",
-    "quota_exceeded": "what fits into no quota",
-    "request_id_reused": "an id that was used for another request",
-    "idempotency_key_reused": "a key that was used for another request",
 }
 # What no schema says of a form: names of limits, texts with a grammar, and 1.0, which a schema takes for an integer.
 RULES = (
@@ -88,7 +81,7 @@ _IDS = {
     "key_id": re.compile("k[0-9a-f]{16}"),
 }
 _NEW = {"X-Request-Id": re.compile("[A-Za-z0-9._-]{1,64}"), "Idempotency-Key": re.compile("[!-~]{1,200}")}
-_WAITS = ("timeout_seconds", "wait_seconds", "cpu_seconds")
+_WAITS = ("timeout_seconds", "wait_seconds", "cpu_seconds", "timeout", "startup_timeout")
 
 things = Things(os.environ["GAMEBOX_URL"], os.environ["GAMEBOX_API_KEY"], os.environ["GAMEBOX_TESTED_IMAGE"])
 _log = Path(os.environ["GAMEBOX_TESTED_LOG"])
@@ -108,6 +101,11 @@ expected-statuses = ["4xx"]
 [[operations]]
 include-tag = "operations"
 checks.negative_data_rejection.expected-statuses = ["200", "4xx"]
+[[operations]]
+include-tag = "swerex"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "4xx", "511"]
+checks.negative_data_rejection.expected-statuses = ["4xx", "511"]
+checks.not_a_server_error.expected-statuses = ["2xx", "4xx", "503", "507", "511"]
 """
 
 
@@ -169,6 +167,14 @@ def _from_now(case: Any) -> None:
     case.headers.pop("Last-Event-ID", None)
 
 
+def _a_session(case: Any) -> None:
+    things.session()
+
+
+def _a_known_file(case: Any) -> None:
+    case.body = {"path": things.file()}
+
+
 _PREPARED: dict[str, Callable[[Any], None]] = {
     "GET /v1/sandboxes/{sandbox_id}/requests/{request_id}": _answered,
     "DELETE /v1/sandboxes/{sandbox_id}/requests/{request_id}": _under_way,
@@ -177,6 +183,9 @@ _PREPARED: dict[str, Callable[[Any], None]] = {
     "GET /v1/sandboxes/{sandbox_id}/checkpoints": _a_checkpoint,
     "GET /v1/sandboxes/{sandbox_id}/events": _from_now,
     "GET /v1/events": _from_now,
+    "POST /wire/swerex/{sandbox_id}/run_in_session": _a_session,
+    "POST /wire/swerex/{sandbox_id}/close_session": _a_session,
+    "POST /wire/swerex/{sandbox_id}/read_file": _a_known_file,
 }
 """What has to be there for the first request to a route to be carried out."""
 
@@ -196,6 +205,8 @@ def _bound_waits(case: Any, body: dict[str, Any]) -> None:
             body[name] = SECONDS
     if case.operation.path.endswith(("/run", "/wait_for")) and body.get("timeout_seconds") in (None, "unlimited"):
         body["timeout_seconds"] = SECONDS
+    if case.operation.path.endswith(("/execute", "/run_in_session")) and body.get("timeout") is None:
+        body["timeout"] = SECONDS
     life = body.get("time_to_live_seconds")
     if isinstance(life, int | float) and 0 < life < LIFE_SECONDS:
         body["time_to_live_seconds"] = LIFE_SECONDS
@@ -220,7 +231,7 @@ def after_call(context: Any, case: Any, response: Any) -> None:
     if response.status_code == 201 and case.operation.path in ("/v1/sandboxes", "/v1/sandboxes/{sandbox_id}/fork"):
         data = response.json()
         for each in data.get("items", [data]):
-            things.delete(each["id"])
+            things.delete_later(each["id"])
 
 
 def _kind(case: Any, response: Any) -> tuple[str, str, str]:
@@ -265,6 +276,10 @@ def problems_have_words(context: Any, response: Any, case: Any) -> None:
     """See that each problem has a code, a sentence and a hint."""
     if response.status_code >= 400 and case.method.upper() != "HEAD":
         problem = response.json()
+        if response.status_code == EXCEPTION_STATUS:  # of SWE-ReX's wire
+            assert problem["swerexception"]["message"], problem
+            assert problem["swerexception"]["class_path"].startswith(("builtins.", "swerex.exceptions.")), problem
+            return
         assert problem["code"], problem
         assert problem["detail"], problem
         assert problem["hint"], problem

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 MEMORY = 128 << 20
+MOST_MADE = 4
 # Routes that end a sandbox, or stop it, get another one than the rest.
 _PAUSES = ("/pause", "/resume")
 
@@ -21,11 +22,12 @@ class Things:
     """What the API made, for requests with a key of the first tenant."""
 
     def __init__(self, url: str, key: str, image: str) -> None:
-        self.image = image
+        self.image, self._url = image, url
         self._http = httpx.Client(base_url=f"{url}/v1", headers={"X-API-Key": key}, timeout=60, trust_env=False)
         self._threads = ThreadPoolExecutor(8)
         self._begun_before: dict[str, str] = {}
         self._known: dict[str, str] = {}
+        self._made: list[str] = []
         self._numbers = itertools.count()
 
     def sandbox_for(self, route: str) -> str:
@@ -36,7 +38,7 @@ class Things:
 
     def _sandbox(self, use: str) -> str:
         if use not in self._known:
-            body = {"image": self.image, "limits": {"memory_bytes": MEMORY}, "metadata": {"use": use}}
+            body = {"image": self.image, "limits": {"memory_bytes": MEMORY}, "metadata": {"use": use}, "idle_seconds": 7200}
             answer = self._http.post("/sandboxes", json=body)
             answer.raise_for_status()
             self._known[use] = answer.json()["id"]
@@ -46,10 +48,12 @@ class Things:
     def _path(self) -> str:
         return f"/sandboxes/{self._sandbox('used')}"
 
-    def delete(self, ident: str) -> None:
-        """Delete a sandbox."""
-        with suppress(httpx.HTTPError):
-            self._http.delete(f"/sandboxes/{ident}")
+    def delete_later(self, ident: str) -> None:
+        """Delete a sandbox when a few others were made after it: what was created is looked at, too."""
+        self._made.append(ident)
+        if len(self._made) > MOST_MADE:
+            with suppress(httpx.HTTPError):
+                self._http.delete(f"/sandboxes/{self._made.pop(0)}")
 
     def key(self, tenant: str | None = None) -> str:
         """Make a key, of that tenant, and return its id."""
@@ -77,6 +81,11 @@ class Things:
         """Write a file and return its path."""
         self._http.put(f"{self._path}/files", params={"path": "there.txt"}, content=b"text\n").raise_for_status()
         return "there.txt"
+
+    def session(self) -> None:
+        """See that the sandbox has the session that requests of SWE-ReX use."""
+        wire = f"{self._url}/wire/swerex/{self._sandbox('used')}"
+        self._http.post(f"{wire}/create_session", json={"session": "default"})
 
     def checkpoint(self) -> str:
         """Make a checkpoint and return its id."""

@@ -26,6 +26,8 @@ TESTED_TOOL = Path(__file__).parent / "tested_tool" / "tool"
 AS_TESTS = {"docs/reference/testing.md": 4, "docs/how-to/test-with-pytest.md": 2}
 # All recipes are one program, which starts one sandbox for those that use ``env``.
 RECIPES = "docs/how-to"
+# Their frameworks are not installed here: make foreign tries the adapters.
+OF_FRAMEWORKS = "docs/how-to/integrations/"
 
 
 def examples(page: str) -> list[str]:
@@ -44,7 +46,7 @@ def recipes() -> list[str]:
 WITH_EXAMPLES = [
     page
     for page in ("README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))))
-    if page not in AS_TESTS and examples(page)
+    if page not in AS_TESTS and not page.startswith(OF_FRAMEWORKS) and examples(page)
 ]
 PAGES = [*(page for page in WITH_EXAMPLES if page not in recipes()), RECIPES]
 

@@ -85,7 +85,25 @@ CONFORMANCE = dataclasses.replace(
     least_file_bytes=_SUITE_BYTES,
     warning="The profile conformance is for foreign test suites: file tools reach every path of the container, as root.",
 )
-_PROFILES = {profile.name: profile for profile in (DEFAULT, ROOT_ON_REQUEST, ROOT, CONFORMANCE)}
+_E2B_GIVES = "You are the user 'user' (uid 1000), and your home is /home/user. File tools reach every path that you may use."
+E2B = dataclasses.replace(
+    DEFAULT,
+    name="e2b",
+    user="user",
+    home="/home/user",
+    file_roots=("/",),
+    least_file_bytes=_SUITE_BYTES,
+    gives=f"{_E2B_GIVES} The system is read-only, and sudo gives no privilege.",
+)
+E2B_ROOT = dataclasses.replace(
+    E2B,
+    name="e2b-root",
+    read_only_root=False,
+    capabilities=None,
+    any_user=True,
+    gives=f"{_E2B_GIVES} sudo gives no privilege; the program that runs this sandbox can start commands as root.",
+)
+_PROFILES = {profile.name: profile for profile in (DEFAULT, ROOT_ON_REQUEST, ROOT, CONFORMANCE, E2B, E2B_ROOT)}
 
 
 def find_profile(name: str | Profile) -> Profile:

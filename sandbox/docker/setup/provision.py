@@ -20,6 +20,8 @@ from sandbox.errors import ErrorCode, SandboxError
 from . import debian
 
 BASE_IMAGE = "gamebox/base"
+# What clients of E2B get from a service: a layer on the base image.
+E2B_IMAGE = "gamebox/e2b"
 _START_SECONDS = 60.0
 """A first dockerd on a slow disk needs about 20 s, for its storage, its network and its firewall rules."""
 _DISK_BYTES = 3 << 30
@@ -45,12 +47,12 @@ def setup(report: Callable[[str], None]) -> None:
         _check_disk(client)
     make_base = debian.bootstrap_image if debian.can_bootstrap() else None
     ensure_image(client, BASE_IMAGE, report=note, rebuild_stale=True, make_base=make_base)
+    ensure_image(client, E2B_IMAGE, report=note, rebuild_stale=True)
     volume = ensure_runtime(client, report=note)
     if not steps:
         version = describe(client).version
-        report(
-            f"nothing to do: Docker Engine {version} at {engine_address()}, image {BASE_IMAGE}, runtime volume {volume.name}"
-        )
+        there = f"images {BASE_IMAGE} and {E2B_IMAGE}, runtime volume {volume.name}"
+        report(f"nothing to do: Docker Engine {version} at {engine_address()}, {there}")
 
 
 def ensure_engine(report: Callable[[str], None]) -> docker.DockerClient:

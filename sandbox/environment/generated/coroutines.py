@@ -144,6 +144,18 @@ class GeneratedCoroutines(ABC):
         return await self._call_operation("stat", args)
 
     @explain_unknown_options
+    async def list_details(
+        self,
+        path: str,
+        *,
+        depth: int = 1,
+        max_entries: int = 1000,
+    ) -> Envelope[op.ListDetailsResult]:
+        """See ``OperationMethods.list_details``."""
+        args = {"path": path, "depth": depth, "max_entries": max_entries}
+        return await self._call_operation("list_details", args)
+
+    @explain_unknown_options
     async def search(
         self,
         pattern: str,

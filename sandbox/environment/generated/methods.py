@@ -188,6 +188,23 @@ class GeneratedMethods(ABC):
         return self._call_operation("stat", args)
 
     @explain_unknown_options
+    def list_details(
+        self,
+        path: str,
+        *,
+        depth: int = 1,
+        max_entries: int = 1000,
+    ) -> Envelope[op.ListDetailsResult]:
+        """List a folder with the status of each entry, as stat describes it; deeper with depth.
+
+        - path: Path, relative to the workspace or absolute.
+        - depth: How many levels to list.
+        - max_entries: Maximum number of entries.
+        """
+        args = {"path": path, "depth": depth, "max_entries": max_entries}
+        return self._call_operation("list_details", args)
+
+    @explain_unknown_options
     def search(
         self,
         pattern: str,

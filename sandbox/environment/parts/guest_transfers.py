@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 from pydantic import ValidationError
@@ -110,8 +110,12 @@ class GuestTransfers(GuestOperations):
         *,
         mode: int | None = None,
         initial: bool = False,
+        attributes: Mapping[str, str] | None = None,
     ) -> Envelope[op.UploadResult]:
-        """Do what ``upload_pieces`` does, in an asyncio loop: a thread works only where the pipe has no room for a piece."""
+        """Do what ``upload_pieces`` does, in an asyncio loop: a thread works only where the pipe has no room for a piece.
+
+        ``attributes`` are extended attributes of a file; their names begin with ``user.``.
+        """
         import asyncio
 
         from sandbox.pipe.awaiting import request as ask
@@ -140,7 +144,7 @@ class GuestTransfers(GuestOperations):
 
         async def work(started: float) -> Envelope[op.UploadResult]:
             nonlocal base
-            request = op.Upload(path=path, kind=kind, mode=mode)
+            request = op.Upload(path=path, kind=kind, mode=mode, attributes=None if attributes is None else dict(attributes))
             base = await asyncio.to_thread(begin) if initial else None
             transport, args = self._live(), request.model_dump()
             async with contextlib.aclosing(passing()) as body:

@@ -8,7 +8,7 @@ import time
 
 from ..loop.context import Call
 from ..protocol.faults import Fault
-from ..users import find_name
+from ..users import find_group_name, find_name
 from .roots import Roots, printable, readable_roots_of
 from .tree_walk import DIRECTORY, Item, walk
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 COUNTED = 100_000  # entries counted beyond those that are returned
+# Extended attributes of one file: how many, and the bytes of their names and values.
+NAMESPACE, MOST_ATTRIBUTES, MOST_ATTRIBUTE_BYTES = "user.", 64, 16 << 10
 SECONDS = 3.0  # after that the counting stops, and ``truncated`` is set
 
 
@@ -74,8 +76,52 @@ def _target(item: Item) -> str | None:
 
 def status_of(call: Call) -> dict[str, Any]:
     """Handle ``stat``: follow links, but describe a link itself that leads nowhere or outside the roots. Raises Fault."""
+    return _status(readable_roots_of(call.place), call.args["path"], _Names())
+
+
+def list_details(call: Call) -> dict[str, Any]:
+    """Handle ``list_details``: depth first, sorted by name, with the status of each entry as ``stat`` has it. Raises Fault."""
     path: str = call.args["path"]
-    roots = readable_roots_of(call.place)
+    roots, names = readable_roots_of(call.place), _Names()
+    top = roots.open(path, DIRECTORY & ~os.O_NOFOLLOW)
+    entries: list[dict[str, Any]] = []
+    skipped: list[bytes] = []
+    more = False
+    items = walk(top, call.args["depth"], skipped.append)
+    try:
+        for item in items:
+            if len(entries) == call.args["max_entries"]:
+                more = True
+                break
+            try:
+                entries.append(_status(roots, os.path.join(path, os.fsdecode(item.path)), names))
+            except Fault:  # it is gone
+                continue
+    except OSError as error:
+        raise roots.fault_for(error, path) from None
+    finally:
+        items.close()
+    return {"path": roots.display(path), "entries": entries, "truncated": more or bool(skipped)}
+
+
+class _Names:
+    """The names of users and groups, each looked up once."""
+
+    def __init__(self) -> None:
+        self._users: dict[int, str | None] = {}
+        self._groups: dict[int, str | None] = {}
+
+    def of(self, status: os.stat_result) -> tuple[str | None, str | None]:
+        """Return the names of the owner and of the group."""
+        uid, gid = status.st_uid, status.st_gid
+        if uid not in self._users:
+            self._users[uid] = find_name(uid)
+        if gid not in self._groups:
+            self._groups[gid] = find_group_name(gid)
+        return self._users[uid], self._groups[gid]
+
+
+def _status(roots: Roots, path: str, names: _Names) -> dict[str, Any]:
     link: os.stat_result | None = None
     target: bytes | None = None
     try:
@@ -96,10 +142,11 @@ def status_of(call: Call) -> dict[str, Any]:
     except Fault:
         if link is None or target is None:
             raise
-        status = link
+        status, attributes = link, {}
     else:
-        status = os.fstat(fd)
+        status, attributes = os.fstat(fd), _attributes(fd)
         os.close(fd)
+    owner, group = names.of(status)
     return {
         "path": roots.display(path),
         "type": _kind(status.st_mode),
@@ -107,10 +154,31 @@ def status_of(call: Call) -> dict[str, Any]:
         "mode": stat.S_IMODE(status.st_mode),
         "uid": status.st_uid,
         "gid": status.st_gid,
-        "owner": find_name(status.st_uid),
+        "owner": owner,
+        "group": group,
         "mtime_seconds": status.st_mtime,
         "link_target": None if target is None else printable(target),
+        "attributes": attributes,
     }
+
+
+def _attributes(fd: int) -> dict[str, str]:
+    """Return the extended attributes of an open file in the namespace ``user``, as texts; those beyond the bounds are left out."""
+    path = f"/proc/self/fd/{fd}"  # the descriptor is open with O_PATH, which the calls do not take
+    found: dict[str, str] = {}
+    size = 0
+    try:
+        for name in os.listxattr(path):
+            if not name.startswith(NAMESPACE):
+                continue
+            value = os.getxattr(path, name)
+            size += len(name) + len(value)
+            if len(found) == MOST_ATTRIBUTES or size > MOST_ATTRIBUTE_BYTES:
+                break
+            found[os.fsencode(name).decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+    except OSError:  # the file system has none, or they were changed meanwhile
+        return found
+    return found
 
 
 def _kind(mode: int) -> str:

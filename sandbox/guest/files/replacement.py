@@ -14,6 +14,7 @@ from .roots import SAFE, encode_path, roots_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Self
 
 # Held while a file is checked and replaced, so that one of two simultaneous edits fails with path_changed.
@@ -81,6 +82,14 @@ class Replacement:
         try:
             while view:
                 view = view[os.write(self._file, view) :]
+        except OSError as error:
+            raise self._fault(error) from None
+
+    def set_attributes(self, attributes: Mapping[str, str]) -> None:
+        """Give the new file extended attributes. Raises Fault where the file system does not take them."""
+        try:
+            for name, value in attributes.items():
+                os.setxattr(self._file, name.encode(), value.encode("utf-8", "surrogateescape"))
         except OSError as error:
             raise self._fault(error) from None
 

@@ -39,6 +39,7 @@ def upload(call: Call) -> dict[str, Any]:
                     "file_too_large", path=roots.display(path), size_bytes=size, limit=limit, effects=new.effects
                 )
             new.write(chunk)
+        new.set_attributes(call.args.get("attributes") or {})
         new.commit()
     return {"path": roots.display(path), "files": 1, "size_bytes": size}
 
@@ -59,7 +60,7 @@ def download(call: Call) -> dict[str, Any]:
         if status.st_size > limit:
             raise Fault("file_too_large", path=roots.display(path), size_bytes=status.st_size, limit=limit)
         sent = 0
-        for chunk in chunks_of(fd, status.st_size):
+        for chunk in chunks_of(fd, status.st_size or limit):  # those of /proc say that they are empty
             call.send(chunk)
             sent += len(chunk)
     except OSError as error:

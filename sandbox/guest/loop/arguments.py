@@ -130,6 +130,11 @@ def variables(value: Any) -> bool:
     return isinstance(value, dict) and all(map(bytes_as_text, value.values())) and all(map(bytes_as_text, value))
 
 
+def attributes(value: Any) -> bool:
+    """Return whether it maps names of extended attributes of the namespace ``user`` to values."""
+    return variables(value) and all(name.startswith("user.") for name in value)
+
+
 def limits(value: Any) -> bool:
     """Return whether it maps names of limits to values, which are the host's own."""
     return isinstance(value, dict)

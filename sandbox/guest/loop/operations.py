@@ -133,6 +133,13 @@ _ROWS = (
     ),
     Operation("stat", WORKER, "files.listing:status_of", {"path": a.text}, only_looks=True),
     Operation(
+        "list_details",
+        WORKER,
+        "files.listing:list_details",
+        {"path": a.text, "depth": a.length, "max_entries": a.count},
+        only_looks=True,
+    ),
+    Operation(
         "search",
         WORKER,
         "files.search:search",
@@ -162,7 +169,7 @@ _ROWS = (
         WORKER,
         "files.transfer:upload",
         {"path": a.text},
-        {"kind": a.transfer_kind, "mode": maybe(a.mode)},
+        {"kind": a.transfer_kind, "mode": maybe(a.mode), "attributes": maybe(a.attributes)},
         changed_paths=("path",),
         fills_disk=True,
     ),

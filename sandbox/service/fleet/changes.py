@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from sandbox.aio import AsyncEnvironment
 from sandbox.errors import SandboxError
@@ -80,6 +81,12 @@ class Changes:
                     raise
             return live.record
 
+    async def pause_for_long(self, live: LiveSandbox) -> SandboxRecord:
+        """Pause a sandbox and let it wait as long as its tenant may have one. Raises SandboxError, Problem."""
+        await self.pause(live)
+        most = self._tenants.find(live.record.tenant).ceiling.most_time_to_live_seconds
+        return await self.update(live, UpdateSandbox.model_validate({"time_to_live_seconds": most}))
+
     async def resume(self, live: LiveSandbox) -> SandboxRecord:
         """Let a sandbox go on; does nothing if it runs. Raises SandboxError."""
         async with live.changing:
@@ -101,6 +108,11 @@ class Changes:
             elif live.record.state != "running":
                 raise live.loss()
             return live.record
+
+    async def note_options(self, live: LiveSandbox, options: Mapping[str, Any]) -> None:
+        """Replace some of the options of a sandbox, which say how it is shown and what happens at its end."""
+        async with live.changing:
+            await self._change(live, replace(live.record, options={**live.record.options, **options}))
 
     async def update(self, live: LiveSandbox, body: UpdateSandbox) -> SandboxRecord:
         """Change the time to live, metadata or network. Raises Problem, SandboxError."""

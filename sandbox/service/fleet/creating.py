@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .pools import Taken
 
 
+# A service that is restarted meanwhile still comes to pause it.
+PAUSE_SECONDS = 600.0
+
+
 @dataclass(frozen=True, slots=True)
 class NewSandbox:
     """A sandbox that is not started yet. Its container's name is written down first: whatever happens, it is found by that."""
@@ -42,7 +46,7 @@ def new_sandbox(
 ) -> NewSandbox:
     """Return a sandbox of the tenant that lives so long. Raises SandboxError for a spec that cannot be fulfilled, or may not be."""
     provision.check(spec)
-    spec = replace(spec, limits=replace(spec.limits, lifetime_seconds=life_seconds))
+    spec = replace(spec, limits=replace(spec.limits, lifetime_seconds=life_seconds + seconds_to_pause(provision.options)))
     environment, ident = engine.prepared(spec, provision)
     at = now()
     name = new_id()
@@ -60,6 +64,16 @@ def new_sandbox(
         sealed=provision.sealed_for(tenant, name),
     )
     return NewSandbox(record, environment, provision)
+
+
+def pauses_at_end(options: Mapping[str, Any]) -> bool:
+    """Return whether a sandbox with these options is paused when its time is over, and not ended."""
+    return options.get("at_end") == "pause"
+
+
+def seconds_to_pause(options: Mapping[str, Any]) -> float:
+    """Return how long the guest waits for the service beyond the end of a sandbox that is then to be paused."""
+    return PAUSE_SECONDS if pauses_at_end(options) else 0.0
 
 
 def new_id() -> str:

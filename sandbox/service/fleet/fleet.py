@@ -39,7 +39,7 @@ from .ceilings import Ceilings
 from .changes import Changes
 from .checkpoints import Checkpoints, all_files, remove_unknown, sizes
 from .clock_jumps import ClockJumps
-from .creating import NewSandbox, new_sandbox
+from .creating import NewSandbox, new_sandbox, pauses_at_end, seconds_to_pause
 from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
 from .pools import Pools
 from .provision import Provisions
@@ -155,6 +155,10 @@ class Fleet:
     def known(self, ident: str) -> LiveSandbox | None:
         """Return a sandbox of any tenant, or None."""
         return self._live.get(ident)
+
+    def all(self) -> list[LiveSandbox]:
+        """Return the sandboxes of all tenants."""
+        return list(self._live.values())
 
     def of(self, tenant: str) -> list[SandboxRecord]:
         """Return the sandboxes of a tenant, the latest first."""
@@ -314,7 +318,7 @@ class Fleet:
         """Have the guest end the sandbox in time by itself, in case no service is there then."""
         environment = live.environment
         if environment is not None and isinstance(inner := environment.environment, DockerEnvironment):
-            left = max(1.0, live.record.ends_at - now())
+            left = max(1.0, live.record.ends_at - now()) + seconds_to_pause(live.record.options)
             await self._in_engine(lambda: inner.live_for(left), live.record.tenant)
 
     # Change
@@ -456,13 +460,22 @@ class Fleet:
         elif record.state == "deleting":
             self.spawn(self._finish_delete(live))
         elif time.monotonic() > live.deadline:
-            self.spawn(self._alone(live, partial(self.lose, live, ended(record))))
+            pauses = record.state == "running" and pauses_at_end(record.options)
+            self.spawn(self._pause_at_end(live) if pauses else self._alone(live, partial(self.lose, live, ended(record))))
         elif live.environment is not None:
             if (loss := engine.loss(live.environment.environment)) is not None:
                 self.spawn(self._alone(live, partial(self.lose, live, loss)))
         elif record.state == "running" and live.may_attach_again():
             live.attach_at = time.monotonic() + ATTACH_AGAIN_SECONDS
             live.attaching = self._attach(live, self.workers.background)
+
+    async def _pause_at_end(self, live: LiveSandbox) -> None:
+        """Pause a sandbox whose time is over, for as long as its tenant may have one; end it if that is not possible."""
+        try:
+            await self.changes.pause_for_long(live)
+        except (SandboxError, Problem) as error:
+            log.warning("the sandbox %s could not be paused at its end: %s", live.record.id, error)
+            await self._alone(live, partial(self.lose, live, ended(live.record, over=True)))
 
     async def _alone(self, live: LiveSandbox, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do ``work`` while nothing else changes the sandbox."""

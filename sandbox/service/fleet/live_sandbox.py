@@ -59,6 +59,8 @@ class LiveSandbox:
     attach_at: float = 0.0
     # Those that everybody may reach.
     public_ports: set[int] = field(default_factory=set)
+    # What a dialect keeps of it, by the type of that.
+    beside: dict[type, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.set_deadline()

@@ -90,10 +90,19 @@ class Terminal:
             if all_printed(found):
                 return
 
+    async def printed(self) -> int:
+        """Return how many bytes it has printed. Raises SandboxError."""
+        return int((await self._ask("logs", {"id": self.id, "offset": -1, "max_bytes": 1})).unwrap().total_bytes)
+
     async def is_behind(self, offset: int) -> bool:
         """Return whether there is much more output than up to ``offset``."""
+        state = await self.state(offset)
+        return state is not None and state.total_bytes - offset > MOST_BEHIND_BYTES
+
+    async def state(self, offset: int = 0) -> LogsResult | None:
+        """Return the state of the command, None if it is not known any more."""
         answer = await self._ask("logs", {"id": self.id, "offset": offset, "max_bytes": 1})
-        return answer.ok and answer.result.total_bytes - offset > MOST_BEHIND_BYTES
+        return answer.result if answer.ok else None
 
     async def type(self, data: bytes) -> Failure[Any] | None:
         """Type bytes as they are; return the failure if it could not be."""

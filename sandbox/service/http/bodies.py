@@ -94,7 +94,7 @@ class CreateSandbox(Body):
         default_factory=dict, max_length=len(LIMITS), description=f"Limits that differ from the defaults: {', '.join(LIMITS)}."
     )
     env: dict[str, str] = Field(default_factory=dict, max_length=256, description="Variables for every command.")
-    profile: str = Field("default", max_length=64, description="default, root-on-request, root or conformance.")
+    profile: str = Field("default", max_length=64, description="default, root-on-request, root, conformance, e2b or e2b-root.")
     runtime: str | None = Field(None, max_length=64, description="Runtime of the engine; else the first one that is allowed.")
     track_changes: bool = Field(True, description="Report after each command which files changed.")
     read_roots: tuple[str, ...] = Field((), max_length=32, description="Folders that file tools may read as well.")

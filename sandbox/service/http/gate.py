@@ -15,6 +15,13 @@ from .hosts import Host, parse_host, parse_port_name
 from .problems import Problem, ProblemCode, draining
 from .reading import new_request_id
 
+# The port at which clients of E2B expect the server that runs in its sandboxes; see ``wire.e2b``.
+ENVD_PORT = 49983
+ENVD_ROUTES = frozenset({"/files", "/health", "/envs", "/init", "/envd/metrics"})
+ENVD_PREFIXES = ("/process.Process/", "/filesystem.Filesystem/", "/files/")
+# On the service's own name this path has its own metrics.
+ENVD_PATHS = {"/metrics": "/envd/metrics"}
+
 
 class Gate:
     """Passes on what is for the service, serves what is for a port of a sandbox, and refuses all else.
@@ -48,6 +55,15 @@ class Gate:
         text = _header(scope, b"host")
         host = None if text is None else parse_host(text)
         name = None if host is None else parse_port_name(host.name, house.settings.domain)
+        if name is not None and scope["type"] == "http" and name.port == ENVD_PORT:
+            # Not a port of the sandbox: the service answers it. Its other routes are not for this name.
+            scope.setdefault("state", {})["envd_sandbox"] = name.sandbox
+            scope["path"] = ENVD_PATHS.get(scope["path"], scope["path"])
+            if scope["path"] not in ENVD_ROUTES and not scope["path"].startswith(ENVD_PREFIXES):
+                await _no_route(scope).response(new_request_id())(scope, receive, send)
+                return
+            await self._app(scope, receive, send)
+            return
         if host is not None and name is not None and scope["type"] == "http":
             note(scope, route="port", target=name.sandbox, changes=False)
             await pass_on(house, scope, receive, send, name, host)
@@ -60,6 +76,9 @@ class Gate:
         await self._app(scope, receive, send)
 
 
+def _no_route(scope: Scope) -> Problem:
+    detail = f"There is no {scope['path'][:200]} at port {ENVD_PORT} of a sandbox."
+    return Problem(404, ProblemCode.route_not_found, detail, "Use an address of the service.")
 async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
     ident = new_request_id()
     note(scope, code=problem.code.value, request_id=ident)

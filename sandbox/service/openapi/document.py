@@ -18,12 +18,13 @@ from sandbox.service import house
 from sandbox.service.http.limits import LIMITS
 from sandbox.service.http.route_table import OPERATION_PATH, routes_of
 
-from . import answers, operations
+from . import answers, operations, swerex
 from .described import HEADERS, PATHS, PROBLEM, Answer, Described, phrase
 from .routes import ROUTES
 
 SCOPES = {house.reader: "read", house.user: "use", house.manager: "manage", house.admin: "admin", house.operator: "operator"}
 """What the dependencies of routes stand for."""
+_ROUTES = {**ROUTES, **swerex.ROUTES}
 _REF = "#/components/schemas/{model}"
 # Any route with a key may answer these, and any route at all the last ones.
 _OF_KEYS, _OF_ALL = (401, 403, 429), (400, 500, 503)
@@ -62,7 +63,7 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
                     paths.setdefault(path, {})[verb.lower()] = _operation(described, words, path, scope, tag, kinds)
             else:
                 words = inspect.getdoc(route.endpoint) or ""
-                if (said := ROUTES.get((method, route.path))) is None:
+                if (said := _ROUTES.get((method, route.path))) is None:
                     continue  # a test finds it
                 paths.setdefault(route.path, {})[method.lower()] = _operation(said, words, route.path, scope, tag, kinds)
     return {

@@ -50,6 +50,7 @@ _EXAMPLES: Mapping[str, Any] = {
     "edit": {"path": "notes.txt", "old_text": "one", "new_text": "three"},
     "search": {"pattern": "two"},
     "stat": {"path": "notes.txt"},
+    "list_details": {"path": "."},
     "make_dir": {"path": "folder"},
     "move": {"path": "notes.txt", "to": "folder/notes.txt"},
     "delete": {"path": "notes.txt"},

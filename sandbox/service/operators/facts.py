@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 # A route that nothing matched, and the methods that are counted by name: what callers send must not become labels.
 NO_ROUTE = "none"
 # Requests to ports of sandboxes. What their servers answer is no fault of the service.
 PORT_ROUTE = "{port}-{id}"
+EXCEPTION_STATUS = 511
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MOST_CHARS = 200
 _KEY = re.compile(r"(e2b_[0-9a-f]{4})[0-9a-f]{36}")
@@ -39,6 +41,11 @@ class Facts:
     operation: str = ""
     trace: str = ""
 
+    @property
+    def failed(self) -> bool:
+        """Whether the service has failed. SWE-ReX's wire says with 511 that a command has."""
+        return self.status >= HTTPStatus.INTERNAL_SERVER_ERROR and self.status != EXCEPTION_STATUS
+
 
 def facts_of(scope: Mapping[str, Any], status: int, location: str, seconds: float) -> Facts:
     """Return what is known of the request with that ASGI scope."""
@@ -47,7 +54,7 @@ def facts_of(scope: Mapping[str, Any], status: int, location: str, seconds: floa
     template = state.get("route") or getattr(route, "path", None) or NO_ROUTE
     params: Mapping[str, Any] = scope.get("path_params") or {}
     operation = str(state.get("operation") or "")
-    tags = [str(each) for each in getattr(route, "tags", None) or ()] or ["http"]
+    tags = [str(each) for each in getattr(route, "tags", None) or ()] or [str(state.get("tag") or "http")]
     name = operation or getattr(route, "name", "") or "unknown"
     caller = state.get("caller")
     client = scope.get("client")
@@ -85,5 +92,8 @@ def mask_keys(text: str) -> str:
 
 
 def note(scope: MutableMapping[str, Any], **known: Any) -> None:
-    """Note something of a request that only the route knows: ``code``, ``target``, ``operation``, ``changes``, ``caller``."""
+    """Note something of a request that only the route knows: ``code``, ``target``, ``operation``, ``changes``, ``caller``.
+
+    The route of a dialect that is no route of FastAPI says its ``tag``, too.
+    """
     scope.setdefault("state", {}).update(known)

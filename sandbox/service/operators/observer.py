@@ -86,7 +86,7 @@ def _no_span(scope: Scope) -> AbstractContextManager[Callable[[Facts], None]]:  
 def log_request(facts: Facts) -> None:
     """Write the line of a request."""
     level = logging.INFO
-    if facts.status >= 500 and facts.route != PORT_ROUTE and facts.code not in ("draining", "capacity"):
+    if facts.failed and facts.route != PORT_ROUTE and facts.code not in ("draining", "capacity", "unavailable"):
         level = logging.ERROR
     elif facts.route in _OF_MONITORS and facts.status < 400:
         level = logging.DEBUG

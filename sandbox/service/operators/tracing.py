@@ -71,7 +71,7 @@ class Tracing:
                 REQUEST: facts.request_id,
             }
         )
-        if facts.status >= 500:
+        if facts.failed:
             self._fail(span, facts.code or str(facts.status))
 
     @contextmanager

@@ -38,7 +38,8 @@ _FORWARDED = frozenset(
         b"x-real-ip",
     }
 )
-_OURS = frozenset({TOKEN_HEADER.encode()})
+TRAFFIC_HEADER = "e2b-traffic-access-token"
+_OURS = frozenset({TOKEN_HEADER.encode(), TRAFFIC_HEADER.encode()})
 _KEY = re.compile(re.escape(PREFIX.encode()) + rb"[0-9a-f]{40}", re.IGNORECASE)
 
 

@@ -41,7 +41,10 @@ class PortTokens:
         return key if right and now() < until else None
 
     def _signature(self, sandbox: str, port: int, key: str, until: int) -> str:
-        text = f"gamebox port token 1|{sandbox}|{port}|{key}|{until}"
+        return self.sign(f"gamebox port token 1|{sandbox}|{port}|{key}|{until}")
+
+    def sign(self, text: str) -> str:
+        """Return the signature of a text, whose beginning says what kind of token it is."""
         if self._secret is None:
             self._secret = load_secret(self._folder)
         digest = hmac.new(self._secret, text.encode(), hashlib.sha256).digest()

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from sandbox.envelope import Envelope, Result
+from sandbox.operations import OPERATIONS
+from sandbox.operations.wire import read_envelope
 from sandbox.pipe.watching import CancelToken
 from sandbox.service.http.problems import Problem, ProblemCode
 
@@ -53,6 +56,11 @@ class RequestUnderWay:
         if self.task is None:
             raise RuntimeError("the request was not begun")
         return await asyncio.shield(self.task)
+
+    async def envelope(self, kind: type[Result] | None = None) -> Envelope[Any]:
+        """Return what ``wait`` does, read into an envelope; ``kind`` is its result's, if no operation of the table says it."""
+        answer = await self.wait()
+        return read_envelope(kind or OPERATIONS[self.operation].result, json.loads(answer.json(with_bytes=True)))
 
     def end(self, answer: Answer) -> None:
         """Keep the answer, and nothing of how it came: a task has all that its request brought along, 14 KiB."""

@@ -21,7 +21,7 @@ from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations.wire import envelope_data
-from sandbox.service.house import User, house_of, sandbox_of
+from sandbox.service.house import House, User, house_of, sandbox_of
 from sandbox.service.http.bodies import Body, read_body
 from sandbox.service.http.problems import Problem, ProblemCode, problem_of
 from sandbox.service.http.reading import body_of
@@ -75,13 +75,13 @@ async def get_file(request: Request, caller: User, sandbox_id: str, path: str) -
         error = SandboxError(ErrorCode.not_a_regular_file, f"{path[:300]!r} is not a file.", "Use GET .../trees.")
         raise problem_of(error)
     size = int(found["size_bytes"])
-    first, last = _range_of(request, size)
+    first, last = range_of(request, size)
     headers = {**HOSTILE, "Accept-Ranges": "bytes", "Content-Length": str(last + 1 - first)}
     status = 200
     if "range" in request.headers:
         status, headers["Content-Range"] = 206, f"bytes {first}-{last}/{size}"
-    pieces = await _begun(_cut(_pieces(request, caller.tenant, environment, path), first, last + 1))
-    return _Download(pieces, status, headers, "application/octet-stream")
+    pieces = await begun(cut(pieces_of(house_of(request), caller.tenant, environment, path), first, last + 1))
+    return Download(pieces, status, headers, "application/octet-stream")
 
 
 @router.get("/v1/sandboxes/{sandbox_id}/trees")
@@ -91,8 +91,8 @@ async def get_tree(request: Request, caller: User, sandbox_id: str, path: str) -
     found = (await _unwrapped(environment.execute("stat", {"path": path}))).model_dump()
     if found.get("type") != "directory":
         raise problem_of(SandboxError(ErrorCode.not_a_directory, f"{path[:300]!r} is not a folder.", "Use GET .../files."))
-    pieces = await _begun(_pieces(request, caller.tenant, environment, path))
-    return _Download(pieces, 200, HOSTILE, "application/x-tar")
+    pieces = await begun(pieces_of(house_of(request), caller.tenant, environment, path))
+    return Download(pieces, 200, HOSTILE, "application/x-tar")
 
 
 @router.post("/v1/sandboxes/{sandbox_id}/download")
@@ -118,7 +118,7 @@ async def _upload(
     initial: bool,
 ) -> Envelope[Any]:
     try:
-        inner = _inner(await ready)
+        inner = inner_of(await ready)
         async with house_of(request).fleet.workers.moving.turn(tenant):
             return await inner.upload_awaited(kind, request.stream(), path, mode=mode, initial=initial)
     except SandboxError as error:
@@ -130,7 +130,7 @@ async def _chunks(
 ) -> AsyncIterator[bytes]:
     async with (
         house_of(request).fleet.workers.moving.turn(tenant),
-        aclosing(_download(_inner(environment), body.path, body.without)) as pieces,
+        aclosing(_download(inner_of(environment), body.path, body.without)) as pieces,
     ):
         async for piece in pieces:
             if isinstance(piece, Success | Failure):
@@ -139,11 +139,11 @@ async def _chunks(
                 yield b"".join((len(piece).to_bytes(4, "big"), piece))
 
 
-async def _pieces(
-    request: Request, tenant: str, environment: AsyncEnvironment, path: str
+async def pieces_of(
+    house: House, tenant: str, environment: AsyncEnvironment, path: str
 ) -> AsyncGenerator[bytes | memoryview, None]:
     """Yield the bytes of a download. Raises SandboxError if it fails, which cuts the connection."""
-    async with house_of(request).fleet.workers.moving.turn(tenant), aclosing(_download(_inner(environment), path, ())) as pieces:
+    async with house.fleet.workers.moving.turn(tenant), aclosing(_download(inner_of(environment), path, ())) as pieces:
         async for piece in pieces:
             if isinstance(piece, Success | Failure):
                 piece.unwrap()
@@ -178,7 +178,7 @@ async def _download(
         task.cancel()
 
 
-class _Download(StreamingResponse):
+class Download(StreamingResponse):
     """A download that may fail after its first bytes: then its end is missing, by which its client knows that it was cut off."""
 
     async def stream_response(self, send: Send) -> None:
@@ -189,7 +189,7 @@ class _Download(StreamingResponse):
             log.info("a download was cut off: %s", error.code)
 
 
-async def _begun(
+async def begun(
     pieces: AsyncGenerator[bytes | memoryview, None],
 ) -> AsyncGenerator[bytes | memoryview, None]:
     """Return the pieces when the first one is there. Raises SandboxError if there is none: it is not too late for a problem."""
@@ -205,7 +205,7 @@ async def _begun(
     return both()
 
 
-async def _cut(
+async def cut(
     pieces: AsyncGenerator[bytes | memoryview, None], start: int, end: int
 ) -> AsyncGenerator[bytes | memoryview, None]:
     """Yield the bytes from ``start`` to ``end``, and read no further. Raises SandboxError if there are not that many."""
@@ -224,7 +224,7 @@ async def _cut(
         )
 
 
-def _range_of(request: Request, size: int) -> tuple[int, int]:
+def range_of(request: Request, size: int) -> tuple[int, int]:
     """Return the first and the last byte that are asked for. Raises Problem."""
     header = request.headers.get("range")
     if header is None:
@@ -257,7 +257,8 @@ async def _unwrapped(answer: Awaitable[Envelope[Any]]) -> op.Result:
     return found
 
 
-def _inner(environment: AsyncEnvironment) -> SandboxedEnvironment:
+def inner_of(environment: AsyncEnvironment) -> SandboxedEnvironment:
+    """Return the environment that is not asynchronous, which moves bytes."""
     inner = environment.environment
     assert isinstance(inner, SandboxedEnvironment)  # noqa: S101  # the fleet makes no other
     return inner

@@ -32,8 +32,8 @@ _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,200}")
 async def create(request: Request, caller: Manager) -> Response:
     """Create a sandbox and answer when it runs. With an Idempotency-Key, asking again does not create another one."""
     body = read_body(CreateSandbox, await body_of(request, BODY_BYTES))
-    key = _idempotency_key(request)
-    answer = await house_of(request).fleet.create(caller.tenant, body, key, _digest(request, "create", body))
+    key = idempotency_key(request)
+    answer = await house_of(request).fleet.create(caller.tenant, body, key, creation_digest(request, "create", body))
     headers = {"Location": f"/v1/sandboxes/{answer['id']}"}
     return Response(json.dumps(answer).encode(), 201, headers, "application/json")
 
@@ -101,7 +101,7 @@ async def resume(request: Request, caller: Manager, sandbox_id: str) -> dict[str
 async def fork(request: Request, caller: Manager, sandbox_id: str) -> dict[str, Any]:
     """Create more sandboxes like it, with its files; with an Idempotency-Key, asking again does not create others."""
     body = read_body(ForkSandbox, await body_of(request, BODY_BYTES))
-    key, digest = _idempotency_key(request), _digest(request, sandbox_id, body)
+    key, digest = idempotency_key(request), creation_digest(request, sandbox_id, body)
     if key is not None:  # its answer is known though the first sandbox may be paused or gone by now
         known = await house_of(request).database.call(lambda connection: creation(connection, caller.tenant, key))
         if known is not None:
@@ -109,7 +109,8 @@ async def fork(request: Request, caller: Manager, sandbox_id: str) -> dict[str, 
     return await house_of(request).fleet.fork(sandbox_of(request, caller, sandbox_id), body, key, digest)
 
 
-def _idempotency_key(request: Request) -> str | None:
+def idempotency_key(request: Request) -> str | None:
+    """Return the Idempotency-Key of a request, None if it has none. Raises Problem."""
     key = request.headers.get("idempotency-key")
     if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
         raise Problem(
@@ -118,7 +119,7 @@ def _idempotency_key(request: Request) -> str | None:
     return key
 
 
-def _digest(request: Request, what: str, body: Body) -> bytes:
+def creation_digest(request: Request, what: str, body: Body) -> bytes:
     """Return a digest that is the same for equal creations. It tells nothing of the variables in them."""
     return house_of(request).database.seal.digest(f"{what} {body.model_dump_json()}".encode())
 

@@ -31,7 +31,9 @@ class Ceiling(_Rules):
     """What a tenant may ask for. Fields that are left out are those of the service's settings."""
 
     images: SomeNames = Field(default=("gamebox/*",), description="Patterns of names of images.")
-    profiles: SomeNames = Field(default=("default", "root-on-request", "root", "conformance"), description="Profiles of sandboxes.")
+    profiles: SomeNames = Field(
+        default=("default", "root-on-request", "root", "conformance", "e2b", "e2b-root"), description="Profiles of sandboxes."
+    )
     runtimes: SomeNames = Field(
         default=(ENGINES_OWN,), description="Runtimes of the engine; the first one is the default."
     )

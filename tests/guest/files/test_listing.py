@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import socket
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.files.listing import list_folder
+from sandbox.guest.files.listing import list_details, list_folder, status_of
 from sandbox.guest.protocol.faults import Fault
 from tests.guest.calls import RealCall, place_at
 from tests.leaks import descriptors, left_open
@@ -100,3 +101,23 @@ def test_sockets_are_other(tmp_path: Path, workspace: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(workspace / "b/s"))
     assert {"path": "b/s", "type": "other"} in listed(tmp_path, "b")["entries"]
+
+
+def test_details_are_those_of_stat(tmp_path: Path, workspace: Path) -> None:
+    os.setxattr(workspace / "a", "user.e2b.author", b"me")
+    found = list_details(RealCall(place_at(tmp_path), {"path": ".", "depth": 2, "max_entries": 100}))
+    each = {entry["path"]: entry for entry in found["entries"]}
+    assert list(each) == [".hidden", ".hidden/x", "a", "b", "b/c", "l", "z"]
+    assert found["truncated"] is False
+    assert each["a"] == status_of(RealCall(place_at(tmp_path), {"path": "a"}))
+    assert (each["a"]["size_bytes"], each["a"]["attributes"]) == (5, {"user.e2b.author": "me"})
+    assert each["a"]["group"] == grp.getgrgid(os.getgid()).gr_name
+    assert (each["l"]["type"], each["l"]["link_target"]) == ("symlink", "/etc")
+    few = list_details(RealCall(place_at(tmp_path), {"path": ".", "depth": 1, "max_entries": 2}))
+    assert (len(few["entries"]), few["truncated"]) == (2, True)
+
+
+def test_attributes_beyond_the_bounds_are_left_out(tmp_path: Path, workspace: Path) -> None:
+    for number in range(70):
+        os.setxattr(workspace / "a", f"user.n{number}", b"")
+    assert len(status_of(RealCall(place_at(tmp_path), {"path": "a"}))["attributes"]) == 64

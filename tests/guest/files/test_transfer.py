@@ -263,3 +263,16 @@ def test_the_caller_can_give_up(place: Place, workspace: Path) -> None:
             download(GivenUp(place, {"path": path}))
         assert caught.value.code == "cancelled"
         assert left_open(before) == []
+
+
+def test_a_file_that_says_it_is_empty_and_is_not(place: Place) -> None:
+    call = RealCall(place, {"path": "/proc/sys/kernel/ostype"})
+    call.place.read_roots = (b"/proc/sys/kernel",)
+    assert (download(call)["size_bytes"], bytes(call.sent)) == (6, b"Linux\n")
+
+
+def test_attributes_come_with_the_file_and_go_with_the_next(place: Place, workspace: Path) -> None:
+    put(place, "a", b"1", attributes={"user.e2b.author": "me"})
+    assert os.getxattr(workspace / "a", "user.e2b.author") == b"me"
+    put(place, "a", b"2")
+    assert os.listxattr(workspace / "a") == []

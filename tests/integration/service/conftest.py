@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def place(engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_STATE_HOME", str(folder / "state"))
         patched.setenv("GAMEBOX_SERVICE_IMAGES", f"gamebox/*,{IMAGE}")
+        patched.setenv("GAMEBOX_SERVICE_E2B_TEMPLATES", json.dumps({"base": IMAGE}))
         yield folder
 
 

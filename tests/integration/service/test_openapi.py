@@ -22,7 +22,9 @@ def test_every_route_answers_as_its_document_says(place: Path, tmp_path: Path) -
     finally:
         service.stop()
     assert found.succeeded, found.output
-    assert not found.never_carried_out, found.statuses
+    # A session of SWE-ReX is a bash, which the image of this engine lacks; test_swerex has sessions.
+    without_bash = {f"POST /wire/swerex/{{sandbox_id}}/{name}" for name in ("create_session", "run_in_session", "close_session")}
+    assert set(found.never_carried_out) == without_bash, found.statuses
 
 
 def test_overrides_are_few_and_have_reasons() -> None:

@@ -63,6 +63,12 @@ class Kills:
 
     def run(self, kills: int, *, told: bool = False) -> Journal:
         """Kill so many times, and compare."""
+        try:
+            return self._run(kills, told)
+        finally:
+            self._service.stop()
+
+    def _run(self, kills: int, told: bool) -> Journal:
         service = self._service.start()
         clients = [
             Client(n, Random(f"{self._seed}/{n}"), self.journal, service.url, service.key, IMAGE) for n in range(self._number)
@@ -85,7 +91,6 @@ class Kills:
                 client.thread.join(240)
         if not self.journal.wrong:
             self._compare(clients)
-        service.stop()
         return self.journal
 
     def _kill(self) -> None:

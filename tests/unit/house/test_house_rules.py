@@ -90,4 +90,6 @@ def test_no_path_of_a_machine_is_in_the_sources() -> None:
     homes = ("/" + "work/", "/" + "root/", "/home/" + "user")
     for path in MODULES:
         text = path.read_text(encoding="utf-8")
+        if path.match("sandbox/docker/container/profiles.py"):  # the home of a profile is the sandbox's
+            text = text.replace('home="/home/' + 'user"', "").replace("home is /home/" + "user", "")
         assert not [home for home in homes if home in text], path

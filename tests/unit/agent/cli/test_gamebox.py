@@ -366,7 +366,7 @@ def test_version() -> None:
     assert gamebox("--version").stdout == gamebox("version").stdout
 
 
-@pytest.mark.parametrize("group", ["hub", "mcp", "new", "runs"])
+@pytest.mark.parametrize("group", ["hub", "new", "runs"])
 def test_a_group_without_a_command_shows_its_help(group: str) -> None:
     done = gamebox(group)
     assert (done.returncode, done.stdout) == (2, "")

@@ -24,7 +24,7 @@ def test_an_unknown_profile_names_those_there_are() -> None:
         DockerEnvironment(profile="privileged")
     assert caught.value.code is ErrorCode.invalid_configuration
     assert "'privileged'" in caught.value.message
-    assert caught.value.hint == "Use one of: default, root-on-request, root, conformance."
+    assert caught.value.hint == "Use one of: default, root-on-request, root, conformance, e2b, e2b-root."
 
 
 def test_the_model_is_told_the_runtime_and_how_far_the_file_tools_reach() -> None:

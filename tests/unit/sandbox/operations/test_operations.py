@@ -24,7 +24,8 @@ from sandbox.operations import (
 )
 
 NAMES = [
-    "read", "write", "edit", "list", "stat", "search", "make_dir", "move", "delete", "upload", "download", "run", "logs", "kill",
+    "read", "write", "edit", "list", "stat", "list_details",
+    "search", "make_dir", "move", "delete", "upload", "download", "run", "logs", "kill",
     "open_session", "sessions", "end_session", "send", "resize", "screen", "wait_for", "processes", "browse", "usage",
 ]  # fmt: skip
 MINIMAL: dict[str, dict[str, Any]] = {
@@ -33,7 +34,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "delete": {"path": "a"}, "run": {}, "logs": {"id": "c1"}, "kill": {"id": "c1"}, "end_session": {"session": "s"},
     "send": {"id": "c1"}, "resize": {"id": "c1", "rows": 5, "cols": 9}, "screen": {"id": "c1"}, "wait_for": {}, "processes": {},
     "upload": {"path": "a"}, "download": {"path": "a"}, "browse": {"url": "http://127.0.0.1/"}, "usage": {},
-    "stat": {"path": "a"}, "open_session": {"session": "s"}, "sessions": {},
+    "stat": {"path": "a"}, "list_details": {"path": "a"}, "open_session": {"session": "s"}, "sessions": {},
 }  # fmt: skip
 
 

@@ -136,7 +136,7 @@ def test_the_table_has_every_route(tmp_path: Path) -> None:
     """A route that nobody has thought about fails here: it needs a row in docs/http.md, and a description."""
     database = Database(tmp_path / "db")
     app = make_app(make_house(read_settings({"data": tmp_path}), database))
-    routes = [route for route in all_routes(app) if isinstance(route, APIRoute)]
+    routes = [route for route in all_routes(app) if isinstance(route, APIRoute) and route.tags != ["e2b"]]  # test_e2b_routes
     known = {f"{method} {route.path}" for route in routes for method in route.methods or ()}
     sockets = {f"WS {route.path}" for route in all_routes(app) if not isinstance(route, APIRoute)}
     described = {_name(each) for each in route_requests(openapi_document(app))}
@@ -146,7 +146,7 @@ def test_the_table_has_every_route(tmp_path: Path) -> None:
 
 
 def _name(request: RouteRequest) -> str:
-    return request.name.replace("{sandbox_id}/run", "{sandbox_id}/{operation}")
+    return request.name.removesuffix("/run") + "/{operation}" if request.name.endswith("{sandbox_id}/run") else request.name
 
 
 def test_each_scope_allows_what_the_page_says(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Dialects of others: the wires that their clients speak, each over the same sandboxes, tenants and keys."""

@@ -1,0 +1,210 @@
+"""What clients of E2B ask for, as a sandbox of ours. Fields that are not known are ignored; what changes the meaning is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandbox.service.http.bodies import CreateSandbox, Metadata, NetworkBody, Rules
+from sandbox.service.http.json_text import read_json
+from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.ports.traffic import OPTION as TRAFFIC
+from sandbox.service.ports.traffic import Traffic
+from sandbox.service.tenants.rules import Ceiling
+
+from .access import OPTIONS
+
+# Times to live of requests that name none: of the first version of the API, and of the second.
+SECONDS = {1: 15.0, 2: 300.0}
+EVERYWHERE = ("0.0.0.0/0", "::/0")
+MOST_SECONDS = 10**9
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, allow_inf_nan=False)
+
+
+class NetworkConfig(_Asked):
+    """The network of a sandbox in the words of E2B."""
+
+    allow_out: Rules | None = Field(None, alias="allowOut")
+    deny_out: Rules | None = Field(None, alias="denyOut")
+    allow_public_traffic: bool | None = Field(None, alias="allowPublicTraffic")
+    allow_internet_access: bool | None = None
+    rules: dict[str, Any] | None = None
+    dns_servers: tuple[Any, ...] | None = Field(None, alias="dnsServers")
+    egress_proxy: dict[str, Any] | None = Field(None, alias="egressProxy")
+    mask_request_host: str | None = Field(None, alias="maskRequestHost")
+    https_ports: tuple[Any, ...] | None = Field(None, alias="httpsPorts")
+
+    def body(self, ceiling: Ceiling, *, internet: bool | None = None) -> NetworkBody:
+        """Return it in our words; what was not asked for in words is what the operator allows. Raises Problem."""
+        self.check()
+        denied = tuple(self.deny_out or ())
+        allowed = tuple(self.allow_out or ())
+        closed = internet is False or self.allow_internet_access is False or any(each in EVERYWHERE for each in denied)
+        if closed:
+            return NetworkBody(mode="allow" if allowed else "none", rules=allowed)
+        both = frozenset(denied) & frozenset(allowed)
+        denied = tuple(each for each in denied if each not in both)
+        if ceiling.network == "none":
+            return NetworkBody()
+        if ceiling.network == "named":
+            return NetworkBody(mode="allow", rules=allowed or ceiling.hosts, denied=denied)
+        return NetworkBody(mode="open", denied=denied)
+
+    def check(self) -> None:
+        """Raise Problem for what we have not."""
+        for name, value in (
+            ("rules", self.rules),
+            ("dnsServers", self.dns_servers),
+            ("egressProxy", self.egress_proxy),
+            ("maskRequestHost", self.mask_request_host),
+            ("httpsPorts", self.https_ports),
+        ):
+            if value:
+                raise refused(f"network.{name}", "Leave it out: Gamebox has no such rule.")
+
+    def data(self) -> dict[str, Any]:
+        """Return it as it was asked for."""
+        return self.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+class AutoResume(_Asked):
+    """Whether requests wake the sandbox."""
+
+    enabled: bool = False
+
+
+class NewSandbox(_Asked):
+    """The body of a creation."""
+
+    template: str = Field(alias="templateID", min_length=1, max_length=300)
+    timeout: int | None = Field(None, le=MOST_SECONDS)
+    auto_pause: bool = Field(False, alias="autoPause")
+    auto_pause_memory: bool | None = Field(None, alias="autoPauseMemory")
+    auto_resume: AutoResume | None = Field(None, alias="autoResume")
+    allow_internet_access: bool | None = None
+    network: NetworkConfig | None = None
+    metadata: Metadata = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict, alias="envVars", max_length=256)
+    volume_mounts: tuple[Any, ...] | None = Field(None, alias="volumeMounts")
+    iam: dict[str, Any] | None = None
+
+    def body(self, version: int, ceiling: Ceiling, templates: Mapping[str, str]) -> E2BSandbox:
+        """Return the sandbox that is asked for; ``templates`` are images by their names here. Raises Problem."""
+        name = self.template.partition(":")[0]
+        if name not in templates:
+            raise Problem(
+                404,
+                ProblemCode.route_not_found,
+                f"There is no template {self.template!r:.80}.",
+                f"Use one of {', '.join(templates)}.",
+            )
+        if self.auto_pause_memory is False:
+            raise refused("autoPauseMemory = false", "A pause of this service keeps the memory: leave it out.")
+        if self.volume_mounts:
+            raise unsupported("Volumes are not supported.")
+        if self.iam:
+            raise unsupported("Identity tokens (iam) are not supported.")
+        timeout = SECONDS[version] if self.timeout is None else float(self.timeout)
+        if timeout <= 0:
+            raise Problem(400, ProblemCode.invalid_body, f"timeout is {timeout:g}.", "Give a positive number of seconds.")
+        network = self.network or NetworkConfig.model_validate({})
+        asked = {
+            "image": templates[name],
+            "profile": "e2b-root" if "e2b-root" in ceiling.profiles else "e2b",
+            "network": network.body(ceiling, internet=self.allow_internet_access),
+            # A sandbox of E2B ends when its time is over, however long it idles; a longer time may be asked for later.
+            "limits": {"idle_seconds": _idle_seconds(ceiling)},
+            "env": self.env,
+            "track_changes": False,
+            "time_to_live_seconds": timeout,
+            "metadata": self.metadata,
+            "wire": {
+                "template": name,
+                "timeout": timeout,
+                "on_timeout": "pause" if self.auto_pause else "kill",
+                "auto_resume": self.auto_resume is not None and self.auto_resume.enabled,
+                "public": network.allow_public_traffic is not False,
+                "internet": self.allow_internet_access,
+                "network": network.data(),
+            },
+        }
+        return E2BSandbox.model_validate(asked)
+
+
+def _idle_seconds(ceiling: Ceiling) -> float:
+    most = ceiling.largest.get("idle_seconds")
+    wanted = ceiling.most_time_to_live_seconds
+    return wanted if most is None else min(wanted, most)
+
+
+class E2BSandbox(CreateSandbox):
+    """A sandbox that is asked for in this dialect; ``wire`` is what is to be answered of it later."""
+
+    wire: dict[str, Any]
+
+    def options(self) -> dict[str, Any]:
+        """See the base class."""
+        end = {"at_end": "pause"} if self.wire["on_timeout"] == "pause" else {}
+        traffic: Traffic = "public" if self.wire["public"] else "token"
+        return {**super().options(), **end, TRAFFIC: traffic, OPTIONS: self.wire}
+
+
+class Timeout(_Asked):
+    """The body of a new time to live."""
+
+    timeout: int = Field(ge=0, le=MOST_SECONDS)
+
+
+class Refresh(_Asked):
+    """The body of a longer time to live."""
+
+    duration: int = Field(15, ge=0, le=MOST_SECONDS)
+
+
+class Connect(_Asked):
+    """The body of a connection."""
+
+    timeout: int | None = Field(None, ge=0, le=MOST_SECONDS)
+    memory: bool | None = None
+
+
+class Pause(_Asked):
+    """The body of a pause."""
+
+    memory: bool | None = None
+
+
+def read(kind: type[Any], data: bytes) -> Any:
+    """Return a body. Raises Problem."""
+    read_json(data)
+    try:
+        return kind.model_validate_json(data or b"{}")
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)[:5]
+        words = "; ".join(f"{'.'.join(map(str, each['loc']))[:100]}: {each['msg'][:200]}" for each in problems)
+        raise Problem(400, ProblemCode.invalid_body, f"The body is invalid: {words}.", "Correct that.") from error
+
+
+def refused(what: str, hint: str) -> Problem:
+    """Return the problem of a wish that cannot be fulfilled."""
+    return Problem(400, ProblemCode.invalid_body, f"{what} is not supported.", hint)
+
+
+def unsupported(sentence: str) -> Problem:
+    """Return the problem of what this dialect does not have."""
+    return Problem(501, ProblemCode.route_not_found, sentence, "docs/e2b.md says what Gamebox supports of E2B.")
+
+
+State = Literal["running", "paused"]
+
+
+def parse_query(text: str) -> Mapping[str, str]:
+    """Return the metadata of a query, which is encoded once more within its parameter."""
+    from urllib.parse import parse_qsl
+
+    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=64))

@@ -1,0 +1,11 @@
+"""All routes of the dialect, in the order in which they are tried."""
+
+from __future__ import annotations
+
+from . import files, filesystem, process_service, sandboxes, unknown
+
+ROUTERS = (
+    *(sandboxes.router, process_service.router, filesystem.router, files.router),
+    unknown.router,
+    unknown.envd_router,
+)

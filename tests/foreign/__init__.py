@@ -1,0 +1,1 @@
+"""Suites and programs of others, run unchanged against Gamebox: ``python -m tests.foreign``, or ``make foreign``."""

@@ -1,0 +1,82 @@
+"""Clients of E2B, unchanged, over its wire: the suite of its Python SDK, and what programs do with it in several versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .suite import Checkout, Place, Suite
+from .venvs import ROOT
+
+_HERE = ROOT / "tests/foreign"
+_PYTEST = ("pytest==9.2.0", "pytest-timeout==2.4.0")
+_TESTS = "packages/python-sdk/tests"
+
+_INTERNET = "it needs the internet: it asks servers of others"
+_NAMES = "it needs https://{port}-{id}, a wildcard name with a certificate that is trusted"
+_MEMORY = "a snapshot of the memory, or a fork of running processes: plain Docker has none"
+_CLIENT = "it tests names of hosts that the client does not use while E2B_SANDBOX_URL is set"
+_CUT = "the client is newer than the suite: its library for HTTP reports a connection that was cut in another way"
+_FORKS = (
+    *("test_fork", "test_fork_multiple", "test_fork_by_id", "test_fork_killed_sandbox"),
+    *("test_create_snapshot", "test_create_sandbox_from_snapshot", "test_create_multiple_sandboxes_from_snapshot"),
+    *("test_list_snapshots", "test_list_snapshots_for_sandbox", "test_list_snapshots_filtered_by_name"),
+    *("test_create_named_snapshot", "test_delete_snapshot", "test_snapshot_preserves_filesystem"),
+    *("test_create_snapshot_class_method", "test_pause_filesystem_only", "test_auto_pause_filesystem_only_reboots"),
+)
+EXCEPTIONS: dict[str, str] = {
+    **dict.fromkeys(_FORKS, _MEMORY),
+    **dict.fromkeys(
+        (
+            *("test_internet_access_enabled", "test_internet_access_default"),
+            *("test_allow_specific_ip_with_deny_all", "test_deny_specific_ip", "test_allow_takes_precedence_over_deny"),
+            *("test_update_network_applies_restrictions", "test_update_network_clears_existing_rules"),
+            "test_firewall_transform_injects_headers",
+        ),
+        _INTERNET,
+    ),
+    **dict.fromkeys(
+        (
+            *("test_ping_server", "test_allow_public_traffic_false", "test_allow_public_traffic_true"),
+            *("test_mask_request_host", "test_auto_resume_wakes_on_http_request"),
+        ),
+        _NAMES,
+    ),
+    "test_connect_sets_stable_host_routing_headers": _CLIENT,
+    "test_kill_sandbox_while_command_is_running": _CUT,
+}
+
+
+def _suite(place: Place) -> list[str]:
+    folders = ("sync/api_sync", "sync/sandbox_sync", "async/api_async", "async/sandbox_async", "shared/git")
+    ini = place.in_checkout("packages/python-sdk/pytest.ini")
+    return place.pytest("-c", ini, "-n", "2", "--timeout", "90", *(place.in_checkout(f"{_TESTS}/{each}") for each in folders))
+
+
+def _smoke(place: Place) -> list[str]:
+    return place.pytest("-c", "/dev/null", "--confcutdir", str(_HERE), "--rootdir", str(_HERE), str(_HERE / "e2b_smoke.py"))
+
+
+def _env(place: Place) -> Mapping[str, str]:
+    return {"E2B_API_URL": place.url, "E2B_SANDBOX_URL": place.url, "E2B_API_KEY": place.key}
+
+
+def _smoke_suite(version: str) -> Suite:
+    subject = f"the same in version {version}, with a few tests of ours"
+    return Suite(f"e2b-{version}", subject, (f"e2b=={version}", *_PYTEST), _smoke, tests=7, service=(), env=_env)
+
+
+SUITES = (
+    Suite(
+        "e2b",
+        "the SDK of E2B, synchronous and asynchronous",
+        ("e2b==2.45.1", *_PYTEST, "pytest-asyncio==1.5.0", "pytest-xdist==3.8.0", "python-dotenv"),
+        _suite,
+        tests=310,
+        checkout=Checkout("https://github.com/e2b-dev/E2B", "b8029973aa7da5f741f7bb1a9f833b38a0885438"),
+        service=(),
+        env=_env,
+        exceptions=EXCEPTIONS,
+        minutes=30,
+    ),
+    *(_smoke_suite(version) for version in ("2.31.0", "2.51.0", "2.63.0")),
+)

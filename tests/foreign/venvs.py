@@ -1,0 +1,47 @@
+"""Virtual environments of foreign suites: one each in FOREIGN_DIR, made anew only if what it holds has changed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from .suite import Suite
+
+ROOT = Path(__file__).parents[2]
+
+
+class VenvError(Exception):
+    """A virtual environment could not be made; the message has what the program said."""
+
+
+def venv_of(suite: Suite, folder: Path) -> Path:
+    """Return the Python of the suite's virtual environment, which is made if necessary. Raises VenvError."""
+    venv = folder / "venvs" / suite.name
+    python, stamp = venv / "bin/python", venv / "suite.stamp"
+    gamebox = f"{ROOT}[{','.join(suite.extras)}]" if suite.extras else str(ROOT)
+    wanted = "\n".join([suite.python, gamebox, *suite.packages, (ROOT / "pyproject.toml").read_text()])
+    if stamp.exists() and stamp.read_text() == wanted:
+        return python
+    shutil.rmtree(venv, ignore_errors=True)
+    _call([suite.python or sys.executable, "-m", "venv", str(venv)])
+    # Gamebox is installed in place: a change to it is tried without another installation.
+    _call([str(python), "-m", "pip", "install", "--quiet", *suite.packages, "-e", gamebox])
+    stamp.write_text(wanted)
+    return python
+
+
+def version_in(python: Path, requirement: str) -> str:
+    """Return the installed version of the package that a requirement names, with its name."""
+    name = requirement.partition("=")[0].partition("[")[0].partition(">")[0].partition("<")[0]
+    shown = _call([str(python), "-c", f"import importlib.metadata as m; print(m.version({name!r}))"])
+    return f"{name} {shown.strip()}"
+
+
+def _call(command: list[str]) -> str:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stdout.splitlines() if not line.startswith("WARNING")]
+        raise VenvError("\n".join([f"{' '.join(command[:4])} failed:", *lines[-8:]]))
+    return done.stdout

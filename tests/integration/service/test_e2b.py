@@ -1,0 +1,248 @@
+"""The wire of E2B over plain HTTP: what its clients send, on an image with nothing but a shell."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.observing import eventually
+from tests.servers.gamebox_service import ServiceProcess
+
+from .api import SMALL, Api
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
+
+
+@dataclass
+class Client:
+    """Requests as a client of E2B sends them: the key for the API, the token of one sandbox for what is in it."""
+
+    http: httpx.Client
+    key: str
+    made: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        """The sandbox."""
+        return str(self.made["sandboxID"])
+
+    def api(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        return self.http.request(method, path, headers={"X-API-KEY": self.key}, json=body, **options)
+
+    def envd(self, method: str, path: str, headers: dict[str, str] | None = None, **options: Any) -> httpx.Response:
+        token = {"X-Access-Token": self.made["envdAccessToken"], "E2b-Sandbox-Id": self.id, "E2b-Sandbox-Port": "49983"}
+        return self.http.request(method, path, headers={**token, **(headers or {})}, **options)
+
+    def call(self, method: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+        answer = self.envd("POST", f"/{method}", headers, json=body or {})
+        return answer.json() if answer.status_code == 200 else (answer.status_code, answer.json()["code"])
+
+    def stream(self, method: str, body: Any, headers: dict[str, str] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the messages of a stream; the last one is its end."""
+        text = json.dumps(body).encode()
+        token = {"X-Access-Token": self.made["envdAccessToken"], "Content-Type": "application/connect+json", **(headers or {})}
+        sent = b"\0" + len(text).to_bytes(4, "big") + text
+        with self.http.stream("POST", f"/{method}", headers=token, content=sent) as answer:
+            assert answer.status_code == 200, answer.read()
+            data = b""
+            for piece in answer.iter_bytes():
+                data += piece
+                while len(data) >= 5 and len(data) >= 5 + (size := int.from_bytes(data[1:5], "big")):
+                    message = json.loads(data[5 : 5 + size])
+                    yield {"last": message} if data[0] == 2 else message["event"]
+                    data = data[5 + size :]
+
+    def start(self, command: str, **fields: Any) -> Iterator[dict[str, Any]]:
+        process = {"cmd": "/bin/sh", "args": ["-c", command], **fields.pop("process", {})}
+        headers = fields.pop("headers", None)
+        return self.stream("process.Process/Start", {"process": process, "stdin": False, **fields}, headers)
+
+    def run(self, command: str, **fields: Any) -> tuple[bytes, bytes, dict[str, Any]]:
+        """Return the output of both streams, and the end."""
+        out, err = b"", b""
+        end: dict[str, Any] = {}
+        for event in self.start(command, **fields):
+            data = event.get("data", {})
+            out += base64.b64decode(data.get("stdout", data.get("pty", "")))
+            err += base64.b64decode(data.get("stderr", ""))
+            end = event.get("end", end)
+            if "last" in event and not end:
+                return out, err, event["last"]
+        return out, err, end
+
+
+@pytest.fixture(scope="module")
+def client(service: ServiceProcess, api: Api) -> Iterator[Client]:
+    with httpx.Client(base_url=service.url, timeout=60, trust_env=False) as http:
+        made = Client(http, service.key, {})
+        tenant = api.call("GET", "/whoami")["tenant"]
+        api.call("PATCH", f"/tenants/{tenant}", {"ceiling": {"largest": {"memory_bytes": SMALL["memory_bytes"]}}})
+        body = {"templateID": "base", "timeout": 300, "metadata": {"a b": "c&d"}, "envVars": {"COLOUR": "red"}}
+        answer = made.api("POST", "/v2/sandboxes", body)
+        assert answer.status_code == 201, answer.text
+        made.made = answer.json()
+        yield made
+        assert made.api("DELETE", f"/sandboxes/{made.id}").status_code == 204
+        assert made.api("DELETE", f"/sandboxes/{made.id}").status_code == 404
+        gone = made.envd("GET", "/health")
+        assert (gone.status_code, gone.json()["message"]) == (502, "The sandbox was not found")
+
+
+def test_lists_and_times(client: Client) -> None:
+    found = client.api("GET", f"/sandboxes/{client.id}").json()
+    assert (found["state"], found["templateID"], found["metadata"]) == ("running", "base", {"a b": "c&d"})
+    (listed,) = client.api("GET", "/v2/sandboxes", params={"metadata": "a%20b=c%26d", "state": "running"}).json()
+    assert listed["sandboxID"] == client.id
+    assert client.api("GET", "/v2/sandboxes", params={"metadata": "a=b"}).json() == []
+    assert client.api("POST", f"/sandboxes/{client.id}/timeout", {"timeout": 600}).status_code == 204
+    client.api("POST", f"/v2/sandboxes/{client.id}/connect", {"timeout": 60})
+    assert client.api("GET", f"/sandboxes/{client.id}").json()["endAt"] > found["endAt"]
+    (metrics,) = client.api("GET", f"/sandboxes/{client.id}/metrics").json()
+    assert metrics["memTotal"] == SMALL["memory_bytes"]
+    for body, status in (
+        ({"templateID": "none"}, 404),
+        ({"templateID": "base", "timeout": 0}, 400),
+        ({"templateID": "base", "autoPauseMemory": False}, 400),
+        ({"templateID": "base", "volumeMounts": [{"name": "v", "path": "/v"}]}, 501),
+    ):
+        answer = client.api("POST", "/v2/sandboxes", body)
+        assert (answer.status_code, answer.json()["code"]) == (status, status)
+    assert client.api("POST", f"/sandboxes/{client.id}/snapshots", {}).status_code == 501
+
+
+def test_commands(client: Client) -> None:
+    out, err, end = client.run("echo $COLOUR $MORE; pwd; cat; echo oh >&2; exit 3", process={"envs": {"MORE": "1"}})
+    assert (out, err) == (b"red 1\n/home/user\n", b"oh\n")
+    assert end == {"exitCode": 3, "exited": True, "status": "exit status 3", "error": "exit status 3"}
+    assert client.run("kill -TERM $$")[2]["status"] == "signal: terminated"
+    assert client.run("pwd", process={"cwd": "/nowhere"})[2]["error"]["code"] == "invalid_argument"
+    assert client.run("sleep 60", headers={"Connect-Timeout-Ms": "300"})[2]["error"]["code"] == "deadline_exceeded"
+    assert client.run("id -u", headers={"Authorization": f"Basic {base64.b64encode(b'root:').decode()}"})[0] == b"0\n"
+
+    events = client.start("read line; echo got $line; cat", stdin=True, tag="mine")
+    pid = next(events)["start"]["pid"]
+    (listed,) = client.call("process.Process/List")["processes"]
+    assert (listed["pid"], listed["tag"], listed["config"]["cmd"]) == (pid, "mine", "/bin/sh")
+    assert client.run(f"kill -0 {pid}")[2]["exitCode"] == 0, "the id is the one that it has in the sandbox"
+    assert client.call("process.Process/SendInput", _input(pid, b"one\n")) == {}
+    assert base64.b64decode(next(events)["data"]["stdout"]) == b"got one\n"
+    assert client.call("process.Process/CloseStdin", {"process": {"tag": "mine"}}) == {}
+    assert [*events][-2:] == [{"end": {"exitCode": 0, "exited": True, "status": "exit status 0"}}, {"last": {}}]
+
+    events = client.start("sleep 60 & sleep 60")
+    pid = next(events)["start"]["pid"]
+    assert client.call("process.Process/SendSignal", {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}) == {}
+    assert next(events)["end"] == {"exitCode": -1, "status": "signal: killed", "error": "signal: killed"}
+    assert client.call("process.Process/SendSignal", {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}) == (404, "not_found")
+    assert client.envd("POST", "/process.Process/List", {"Content-Type": "application/proto"}, content=b"").status_code == 415
+    assert client.call("process.Process/Freeze") == (501, "unimplemented")
+
+
+def _input(pid: int, data: bytes, kind: str = "stdin") -> dict[str, Any]:
+    return {"process": {"pid": pid}, "input": {kind: base64.b64encode(data).decode()}}
+
+
+def test_terminals(client: Client) -> None:
+    events = client.start("stty size; read x; stty size; exit 5", pty={"size": {"rows": 20, "cols": 70}})
+    pid = next(events)["start"]["pid"]
+    assert base64.b64decode(next(events)["data"]["pty"]) == b"20 70\r\n"
+    resized = {"process": {"pid": pid}, "pty": {"size": {"rows": 30, "cols": 90}}}
+    assert client.call("process.Process/Update", resized) == {}
+    assert client.call("process.Process/SendInput", _input(pid, b"\n", "pty")) == {}
+    rest = [*events]
+    printed = b"".join(base64.b64decode(each["data"]["pty"]) for each in rest if "data" in each)
+    assert b"30 90\r\n" in printed
+    assert rest[-2]["end"]["exitCode"] == 5
+    assert client.call("process.Process/List") == {"processes": []}
+
+
+def test_files(client: Client) -> None:
+    form = [("file", ("a/one.txt", b"1" * 70_000)), ("file", ('b "2".txt', b"two"))]
+    written = client.envd("POST", "/files", {"X-Metadata-Author": "me"}, files=form).json()
+    assert [each["path"] for each in written] == ["/home/user/a/one.txt", '/home/user/b "2".txt']
+    entry = client.call("filesystem.Filesystem/Stat", {"path": "a/one.txt"})["entry"]
+    assert (entry["size"], entry["type"], entry["permissions"]) == ("70000", "FILE_TYPE_FILE", "-rw-r--r--")
+    assert entry["metadata"] == {"author": "me"}
+    raw = {"Content-Type": "application/octet-stream", "Content-Encoding": "gzip"}
+    sent = client.envd("POST", "/files", raw, params={"path": "~/a/zip"}, content=gzip.compress(b"z" * 3_000_000))
+    assert (sent.status_code, sent.json()[0]["name"]) == (200, "zip")
+    assert client.envd("GET", "/files", {"Accept-Encoding": "gzip"}, params={"path": "a/zip"}).content == b"z" * 3_000_000
+    part = client.envd("GET", "/files", {"Range": "bytes=1-3"}, params={"path": "a/one.txt"})
+    assert (part.status_code, part.content) == (206, b"111")
+    assert client.envd("GET", "/files", params={"path": "/proc/version"}).content.startswith(b"Linux")
+    for path, status in (("nothing", 404), ("a", 400), ("/proc/1/mem", 403)):
+        assert client.envd("GET", "/files", params={"path": path}).status_code == status, path
+    for data in (b"", b"--x\r\n", b"--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\nhalf"):
+        cut = client.envd("POST", "/files", {"Content-Type": "multipart/form-data; boundary=x"}, content=data)
+        assert cut.status_code == 400, data
+    assert client.call("filesystem.Filesystem/Stat", {"path": "f"}) == (404, "not_found"), "half a file is none"
+
+    fs = "filesystem.Filesystem"
+    assert client.call(f"{fs}/MakeDir", {"path": "d/e"})["entry"]["type"] == "FILE_TYPE_DIRECTORY"
+    assert client.call(f"{fs}/MakeDir", {"path": "d/e"}) == (409, "already_exists")
+    assert client.call(f"{fs}/MakeDir", {"path": "a/zip"}) == (400, "invalid_argument")
+    assert client.call(f"{fs}/Move", {"source": "a/zip", "destination": "new/zip"})["entry"]["path"] == "/home/user/new/zip"
+    assert client.call(f"{fs}/Move", {"source": "a/zip", "destination": "x"}) == (404, "not_found")
+    names = [each["path"] for each in client.call(f"{fs}/ListDir", {"path": "/home/user/d", "depth": 2})["entries"]]
+    assert names == ["/home/user/d/e"]
+    assert client.call(f"{fs}/ListDir", {"path": "new/zip"}) == (400, "invalid_argument")
+    assert [client.call(f"{fs}/Remove", {"path": "new"}) for _ in range(2)] == [{}, {}]
+    assert client.call(f"{fs}/CreateWatcher", {"path": "d"}) == (400, "failed_precondition"), "this image has no python3"
+
+
+def test_signed_urls(client: Client) -> None:
+    client.envd("POST", "/files", {"Content-Type": "application/octet-stream"}, params={"path": "signed"}, content=b"s")
+
+    def get(until: int, path: str = "signed") -> httpx.Response:
+        text = f"signed:read::{client.made['envdAccessToken']}:{until}"
+        signature = "v1_" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+        return client.http.get("/files", params={"path": path, "signature": signature, "signature_expiration": str(until)})
+
+    assert get(int(time.time()) + 60).content == b"s"
+    assert get(int(time.time()) - 60).json() == {"code": 401, "message": "signature is already expired"}
+    assert get(int(time.time()) + 60, "other").status_code == 401
+
+
+def test_ports(client: Client) -> None:
+    made = client.api("POST", "/sandboxes", {"templateID": "base", "timeout": 60, "network": {"allowPublicTraffic": False}}).json()
+    assert made["domain"] == f"localhost:{client.http.base_url.port}"
+
+    def ask(ident: str, headers: dict[str, str]) -> tuple[int, str]:
+        answer = client.http.get("/", headers={"Host": f"8000-{ident}.localhost", **headers})
+        return answer.status_code, answer.json()["code"]
+
+    assert ask(client.id, {}) == (502, "port_closed"), "it is open to everybody, and nothing listens"
+    assert ask(made["sandboxID"], {}) == (401, "unauthorized")
+    assert ask(made["sandboxID"], {"E2b-Traffic-Access-Token": "gbt_x"}) == (401, "unauthorized")
+    assert ask(made["sandboxID"], {"E2b-Traffic-Access-Token": made["trafficAccessToken"]}) == (502, "port_closed")
+    assert client.api("DELETE", f"/sandboxes/{made['sandboxID']}").status_code == 204
+
+
+def test_pauses(client: Client) -> None:
+    asked = {"templateID": "base", "timeout": 60, "autoPause": True, "autoResume": {"enabled": True}}
+    made = client.api("POST", "/sandboxes", asked)
+    other = Client(client.http, client.key, made.json())
+    try:
+        path = f"/sandboxes/{other.id}"
+        assert [other.api("POST", f"{path}/pause", {}).status_code for _ in range(2)] == [204, 409]
+        assert other.api("POST", f"{path}/connect", {"timeout": 30}).status_code == 201
+        assert other.api("POST", f"{path}/timeout", {"timeout": 0}).status_code == 204
+        assert eventually(lambda: other.api("GET", path).json()["state"] == "paused"), "at its end it is paused"
+        assert other.run("echo woken")[0] == b"woken\n"
+        assert other.api("GET", path).json()["state"] == "running"
+        events = other.start("sleep 60")
+        next(events)
+        assert other.api("DELETE", path).status_code == 204
+        with pytest.raises(httpx.RemoteProtocolError):  # cut, as clients expect it
+            next(events)
+    finally:
+        other.api("DELETE", f"/sandboxes/{other.id}")

@@ -1,0 +1,36 @@
+"""The workspace as it was copied in, from the archive that it came as."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+
+from sandbox.state.initial_workspace import InitialWorkspace
+
+
+def archive() -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as made:
+        member = tarfile.TarInfo("notes.txt")
+        member.size = 5
+        made.addfile(member, io.BytesIO(b"text\n"))
+    return stream.getvalue()
+
+
+def test_the_former_bytes_of_a_file() -> None:
+    kept = InitialWorkspace(1 << 20)
+    assert b"".join(kept.copy_passing([archive()[:700], archive()[700:]])) == archive()
+    assert (kept.content(b"notes.txt", 10), kept.content(b"notes.txt", 4), kept.content(b"none", 10)) == (b"text\n", 5, None)
+    kept.close()
+
+
+@pytest.mark.parametrize("data", [b"no tar", b"x" * 600])
+def test_what_is_no_archive_has_no_files(data: bytes) -> None:
+    """A service keeps what clients send as the initial workspace, also if the sandbox refuses it then."""
+    kept = InitialWorkspace(1 << 20)
+    kept.keep(data)
+    assert kept.content(b"notes.txt", 10) is None
+    assert "no archive" in kept.lost
+    assert kept.content(b"notes.txt", 10) is None
