@@ -175,7 +175,7 @@ def test_a_local_environment(local: LocalEnvironment, call: tuple[str, list[Any]
 
 # What each operation needs beside the argument that is tried.
 NEEDED: dict[str, dict[str, Any]] = {
-    "read": {"path": "x"}, "search": {"pattern": "x"}, "run": {"command": "true", "pty": True},
+    "read": {"path": "x"}, "list_details": {"path": "x"}, "search": {"pattern": "x"}, "run": {"command": "true", "pty": True},
     "logs": {"id": "c1", "follow": True}, "send": {"id": "c1"}, "resize": {"id": "c1", "rows": 1, "cols": 1}, "browse": {"url": "http://127.0.0.1:1/"},
 }  # fmt: skip
 NOT_SENT = "The arguments of read are invalid: a number in them has more digits than can be sent."
