@@ -81,6 +81,7 @@ _IDS = {
     "key_id": re.compile("k[0-9a-f]{16}"),
 }
 _NEW = {"X-Request-Id": re.compile("[A-Za-z0-9._-]{1,64}"), "Idempotency-Key": re.compile("[!-~]{1,200}")}
+_MAKES = ("POST /v1/sandboxes", "POST /v1/sandboxes/{sandbox_id}/fork", "POST /v1/tenants")
 _WAITS = ("timeout_seconds", "wait_seconds", "cpu_seconds", "timeout", "startup_timeout")
 
 things = Things(os.environ["GAMEBOX_URL"], os.environ["GAMEBOX_API_KEY"], os.environ["GAMEBOX_TESTED_IMAGE"])
@@ -88,6 +89,8 @@ _log = Path(os.environ["GAMEBOX_TESTED_LOG"])
 _random = random.Random(0)
 _carried_out: set[str] = set()
 _creations = itertools.count()
+# The ids of what requests of schemathesis made: those that follow up on them mean just these.
+_created: set[str] = set()
 
 
 def configuration() -> str:
@@ -125,9 +128,10 @@ def _real_ids(case: Any) -> None:
     name = f"{case.method.upper()} {case.operation.path}"
     given: MutableMapping[str, Any] = case.path_parameters or {}
     fits = {each: isinstance(given.get(each), str) and pattern.fullmatch(given[each]) for each, pattern in _IDS.items()}
-    if fits["sandbox_id"]:
+    follows_up = case.meta is not None and case.meta.phase.name.value == "stateful" and not fits["request_id"]
+    if fits["sandbox_id"] and not (follows_up and given["sandbox_id"] in _created):
         given["sandbox_id"] = things.sandbox_for(name)
-    if fits["tenant_id"]:
+    if fits["tenant_id"] and not (follows_up and given["tenant_id"] in _created):
         given["tenant_id"] = things.tenant_for(name)
     for header, pattern in _NEW.items():  # one that was not used yet
         if header in case.headers and pattern.fullmatch(str(case.headers[header])):
@@ -228,10 +232,12 @@ def after_call(context: Any, case: Any, response: Any) -> None:
     said = response.content[:MOST_SAID].decode(errors="replace") if response.status_code >= 500 else ""
     with _log.open("a") as log:
         log.write(json.dumps([name, response.status_code, said, *_kind(case, response)]) + "\n")
-    if response.status_code == 201 and case.operation.path in ("/v1/sandboxes", "/v1/sandboxes/{sandbox_id}/fork"):
+    if response.status_code == 201 and name in _MAKES:
         data = response.json()
-        for each in data.get("items", [data]):
-            things.delete_later(each["id"])
+        made = [each["id"] for each in data.get("items", [data])]
+        _created.update(made)
+        for each in made if name != "POST /v1/tenants" else ():
+            things.delete_later(each)
 
 
 def _kind(case: Any, response: Any) -> tuple[str, str, str]:
