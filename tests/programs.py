@@ -91,13 +91,16 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _import_all() -> None:
-    """Import what commands import when they need it, so that no child does it again: 0.3 seconds in each run of an agent."""
+    """Import what commands import when they need it, so that no child does it again: 0.3 seconds in each run of an agent.
+
+    Not the adapters, whose frameworks are not there.
+    """
     import agent
     import sandbox
 
     for package in (agent, sandbox):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.startswith(("sandbox.guest.", "sandbox.testing", "sandbox.pytest_plugin")):
+            if not module.name.startswith(("sandbox.guest.", "sandbox.integrations.", "sandbox.testing", "sandbox.pytest_plugin")):
                 importlib.import_module(module.name)
     for name in ("jsonschema", "typer.rich_utils", "yaml"):
         importlib.import_module(name)

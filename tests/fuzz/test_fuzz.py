@@ -44,7 +44,8 @@ def test_a_short_run(target: str, frames: int) -> None:
     report = json.loads(run.stdout)
     assert (run.returncode, report["found"]) == (0, 0), run.stderr
     assert report["frames"] >= min(frames, 1000)
-    assert (report["grown"]["descriptors"], report["grown"]["threads"]) == (0, 0)
+    # One that was closed late, after the first count, is no growth.
+    assert max(report["grown"]["descriptors"], report["grown"]["threads"]) <= 0
 
 
 def test_what_was_really_said_is_answered_as_it_was() -> None:

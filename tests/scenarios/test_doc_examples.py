@@ -27,7 +27,7 @@ AS_TESTS = {"docs/reference/testing.md": 4, "docs/how-to/test-with-pytest.md": 2
 # All recipes are one program, which starts one sandbox for those that use ``env``.
 RECIPES = "docs/how-to"
 # Their frameworks are not installed here: make foreign tries the adapters.
-OF_FRAMEWORKS = "docs/how-to/integrations/"
+OF_FRAMEWORKS = ("docs/how-to/integrations/", "docs/e2b.md")
 
 
 def examples(page: str) -> list[str]:
