@@ -35,7 +35,8 @@ def call_everything(env: SandboxedEnvironment) -> None:
     ident = env.run("cat", background=True, pty=True).unwrap().id
     calls: dict[str, Callable[[], Any]] = {
         "write": lambda: env.write("a", "one\n"), "read": lambda: env.read("a"), "edit": lambda: env.edit("a", "one", "two"),
-        "list": env.list, "stat": lambda: env.stat("a"), "search": lambda: env.search("two"),
+        "list": env.list, "list_details": lambda: env.list_details("."), "stat": lambda: env.stat("a"),
+        "search": lambda: env.search("two"),
         "make_dir": lambda: env.make_dir("d"), "move": lambda: env.move("a", "d/a"), "delete": lambda: env.delete("d/a"),
         "upload": lambda: env.upload(bytes(MIB), "b"), "download": lambda: env.download("b"),
         "run": lambda: env.run("true"), "open_session": lambda: env.open_session("s"),
