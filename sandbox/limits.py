@@ -192,6 +192,11 @@ class Limits:
         return self.shm_bytes or min(64 * MIB, self.memory_bytes // 16)
 
     @property
+    def most_kept_bytes(self) -> int:
+        """The largest ``keep_output_bytes`` that a command may be run with."""
+        return min(self.spill_bytes, MOST_KEPT_BYTES)
+
+    @property
     def spill_place_bytes(self) -> int:
         """Size in bytes of the folder for spilled output: room for one full spill and a little more."""
         return min(self.spill_bytes + 2 * MIB, self.memory_bytes // 16)

@@ -200,7 +200,7 @@ def _folder(workspace: Path) -> Path:
 
 
 def _kept_output_bytes(limits: Limits) -> int:
-    return min(limits.spill_bytes, int(limits.memory_bytes * KEPT_SHARE_OF_MEMORY))
+    return min(limits.most_kept_bytes, int(limits.memory_bytes * KEPT_SHARE_OF_MEMORY))
 
 
 def exit_code(answer: Envelope[RunResult]) -> int:

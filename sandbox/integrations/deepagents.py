@@ -95,7 +95,7 @@ class GameboxBackend(BaseSandbox):  # type: ignore[misc]  # deepagents is not in
         seconds = timeout or self._timeout_seconds
         if timeout == 0:  # deepagents: without a limit
             seconds = self.environment.limits.max_timeout_seconds
-        keep = min(_OUTPUT_BYTES, self.environment.limits.spill_bytes)
+        keep = min(_OUTPUT_BYTES, self.environment.limits.most_kept_bytes)
         return {"session": None, "timeout_seconds": seconds, "keep_output_bytes": keep}
 
     def upload_files(self, files: Sequence[tuple[str, bytes]]) -> list[FileUploadResponse]:

@@ -119,7 +119,7 @@ class GameboxSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]  # it
             user=user,
             session=None,
             timeout_seconds=limits.max_timeout_seconds if timeout is None else timeout,
-            keep_output_bytes=min(2 * most + 2, limits.spill_bytes),
+            keep_output_bytes=min(2 * most + 2, limits.most_kept_bytes),
         )
         if isinstance(answer, Failure):
             return _failed(answer, user)

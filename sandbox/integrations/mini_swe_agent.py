@@ -79,7 +79,7 @@ class GameboxEnvironment:
             env={**forwarded, **self.config.env},
             session=None,
             timeout_seconds=timeout or self.config.timeout,
-            keep_output_bytes=min(_OUTPUT_BYTES, self.environment.limits.spill_bytes),
+            keep_output_bytes=min(_OUTPUT_BYTES, self.environment.limits.most_kept_bytes),
         )
         result = answer.result
         output = "" if result is None else result.output

@@ -15,7 +15,7 @@ from sandbox.argument_types import seconds_or_unlimited
 from sandbox.envelope import Result
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.wire import MAX_REPLY
-from sandbox.limits import MOST_KEPT_BYTES, Limits
+from sandbox.limits import Limits
 from sandbox.messages.faults import fault_error
 from sandbox.messages.waiting import WaitingFor, state_of
 from sandbox.text.command_output import decode_part, join_segments
@@ -226,7 +226,7 @@ class Run(Change):
         """See the base class; limits that were not given are those of the sandbox."""
         self.check()
         timeout = self._timeout_seconds(limits)
-        most = min(limits.spill_bytes, MOST_KEPT_BYTES)
+        most = limits.most_kept_bytes
         keep = min(limits.keep_output_bytes, most) if self.keep_output_bytes is None else self.keep_output_bytes
         if keep > most:
             raise _invalid(f"keep_output_bytes is {value_text(keep)}, at most {most}")
