@@ -120,7 +120,7 @@ def test_what_was_awaited_leaves_nothing_for_the_collector_of_garbage() -> None:
             before = count()  # the greeting, which a thread has waited for
             await env.run("true")
             await env.stat(".")
-            assert count() <= before
+            await holds(lambda: count() <= before)  # a thread may be asking whether the guest is there
 
     gc.collect()
     gc.disable()
