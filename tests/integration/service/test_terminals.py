@@ -98,8 +98,8 @@ def test_a_shell_as_a_person_uses_it(sandbox: str) -> None:
         wire.socket.send('{"type": "resize", "rows": 50, "cols": 132}')
         wire.socket.send(b"stty size\r")
         wire.until(b"50 132\r\n")
-        wire.socket.send(b"cat >/dev/null\r")
-        wire.until(b"cat >/dev/null\r\n")
+        wire.socket.send(b"sh -c 'echo up; exec cat >/dev/null'\r")
+        wire.until(b"up\r\n")  # an interrupt before that would hit the shell
         wire.socket.send(b"\x03")
         wire.until(b"^C")
         wire.socket.send(b"exit 3\r")
