@@ -26,7 +26,7 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.engine.turns import turns
-from sandbox.docker.images.images import ensure_image, image_variables
+from sandbox.docker.images.images import ensure_image, image_variables, is_built
 from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
@@ -80,6 +80,7 @@ class DockerBackend:
         self._disk: Disk | None = None
         self._runtime = RuntimeVolume("")
         self._image_env: list[str] = []
+        self.starts_filled = False  # with files of its image in the workspace
         self.kept: Kept | None = None
         self._ownership: Ownership | None = None
         self._creating = self._take_over = self._taken_over = self._runs = False
@@ -100,7 +101,7 @@ class DockerBackend:
             return self._attach(self.kept)
         client = self._engine_that_fits()
         self._events = watch(client)
-        look_ahead(client, self._limits, self._profile, container.WORKSPACE)
+        look_ahead(client, self._limits, self._profile)
         image_id = self._image(client)
         try:
             return self._make(client, image_id, request)
@@ -135,21 +136,23 @@ class DockerBackend:
         """Make a container of the image, and open its stream."""
         runtime = ensure_runtime(client, report=self._report)
         with translated():
-            image_env = image_variables(client, image_id)
+            image_env, built = image_variables(client, image_id), is_built(client, image_id)
         with turns.turn():
-            disk = self._disk = prepare(client, self._limits, self._profile, container.WORKSPACE, self.name)
+            disk = self._disk = prepare(client, self._limits, self._profile, self.name, copies=built)
             try:
                 if self._spec.workspace is not None:
                     fitting.check_workspace(Path(self._spec.workspace), disk.workspace_bytes)
                 runtime, stream = self._create(client, image_id, runtime, disk, request)
             finally:
                 disk.release()
-        self._runtime, self._image_env = runtime, image_env
+        self._runtime, self._image_env, self.starts_filled = runtime, image_env, built
         if request.stands_by:
             waiting.note(self.name)
         hello = {
             "isolated": True,
-            "disk": disk.for_guest(self._limits, container.places(self._limits), host_disk(client, disk, runtime.mount)),
+            "disk": disk.for_guest(
+                self._limits, container.places(self._limits, self._profile), host_disk(client, disk, runtime.mount)
+            ),
             "keep": None if self.kept is None else self._keep_of_guest(self.kept, request),
             "names": for_guest(request.names),
         }
@@ -267,7 +270,7 @@ class DockerBackend:
         self.stream.ends_with_engine = self.kept is None
         take_shortcut(connect(), self.container_id, facts.get("pipes"), transport, self.stream)
         if not self.attached:
-            enforcement.check(self._limits, self._disk, container.places(self._limits), facts)
+            enforcement.check(self._limits, self._disk, container.places(self._limits, self._profile), facts)
         self._wait_for_sweep()
 
     # Close

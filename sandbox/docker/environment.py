@@ -33,8 +33,7 @@ from .backend import DockerBackend
 from .container import certificates as trust
 from .container import preflight as fitting
 from .container.arguments import check_inputs
-from .container.create import WORKSPACE
-from .container.profiles import Profile, find_profile
+from .container.profiles import WORKSPACE, Profile, find_profile
 from .container.root_changes import RootChange, list_root_changes
 from .engine.client import connect
 from .kept import attach as reaching
@@ -264,7 +263,7 @@ class DockerEnvironment(SandboxedEnvironment):
         super().remove()
 
     def _starts_empty(self) -> bool:
-        return self.spec.workspace is None
+        return self.spec.workspace is None and not self.backend.starts_filled
 
     def _fill(self) -> None:
         if self.spec.ca_bundle is not None:

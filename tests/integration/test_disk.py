@@ -67,7 +67,7 @@ def test_the_size_is_exact_and_more_than_memory(docker_env: Make) -> None:
 @needs_loop
 def test_the_guest_sees_how_much_room_the_host_has(docker_env: Make) -> None:
     env, client = docker_env(limits=BIG), connect()
-    made = disk.prepare(client, BIG, env.backend._profile, "/workspace", "not-made")
+    made = disk.prepare(client, BIG, env.backend._profile, "not-made")
     made.release()
     folder = disk.host_disk(client, made, "/.gamebox")
     host = os.statvfs(client.info()["DockerRootDir"])

@@ -50,4 +50,4 @@ def apt_configuration(path: str) -> bytes:
 
 def apt_path(profile: Profile) -> str:
     """Return the path of ``apt_configuration`` in the sandbox."""
-    return f"{_settings_folder(profile)}/apt.conf"
+    return f"{PUBLIC if profile.uid == 0 else _settings_folder(profile)}/apt.conf"

@@ -15,6 +15,7 @@ from docker.types import LogConfig, Mount, Ulimit
 
 from sandbox.docker.engine.client import is_local
 from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.docker.images.images import image_variables
 from sandbox.docker.images.runtime import CA_BUNDLE, ETC, START_GUEST, RuntimeVolume
 from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL, PID_LABEL, SERVICE_LABEL, STARTED_LABEL
 from sandbox.limits import KIB, Limits
@@ -27,9 +28,9 @@ from .disk import TMP, Disk
 from .enforcement import boot_id
 from .profiles import Profile
 
-WORKSPACE, VAR_TMP, SPILL, SHM = "/workspace", "/var/tmp", "/run/gamebox", "/dev/shm"
+VAR_TMP, SPILL, SHM = "/var/tmp", "/run/gamebox", "/dev/shm"
 # What an image wants to have loaded into its own programs does not belong in the guest, which has a libc of its own.
-_DEAF = {"LD_PRELOAD": "", "LD_LIBRARY_PATH": "", "LD_AUDIT": "", "GLIBC_TUNABLES": ""}
+_DEAF = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GLIBC_TUNABLES")
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         network_disabled=bool(etc),
         user="0:0",
         working_dir="/",
-        environment=_DEAF,
+        environment=_deafened(image_variables(client, image_id)),
         stdin_open=True,
         detach=shape.kept,  # docker-py's way to say whether standard input closes with the first stream to it
         # It has nothing to finish: an engine that stops does not wait for it.
@@ -106,6 +107,11 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         healthcheck={"test": ["NONE"]},
     )
     return str(created["Id"])
+
+
+def _deafened(image_env: list[str]) -> dict[str, str]:
+    """Return empty values for those of an image's variables that the guest is not to hear."""
+    return {name: "" for name in _DEAF if any(line.startswith(f"{name}=") for line in image_env)}
 
 
 def _needs_no_network(shape: Shape) -> bool:
@@ -149,9 +155,10 @@ def _added(profile: Profile, disk: Disk) -> list[str] | None:
     return [*profile.capabilities, *(["CHOWN"] if disk.kind == "volume" else [])]
 
 
-def places(limits: Limits) -> dict[str, int]:
+def places(limits: Limits, profile: Profile) -> dict[str, int]:
     """Return the sizes in bytes of the writable places beside those of the disk."""
-    return {VAR_TMP: limits.var_tmp_place_bytes, SPILL: limits.spill_place_bytes, SHM: limits.shm_place_bytes}
+    var_tmp = {} if profile.bare_root else {VAR_TMP: limits.var_tmp_place_bytes}
+    return {**var_tmp, SPILL: limits.spill_place_bytes, SHM: limits.shm_place_bytes}
 
 
 def _tmpfs(shape: Shape) -> dict[str, str]:
@@ -160,7 +167,9 @@ def _tmpfs(shape: Shape) -> dict[str, str]:
         return f"rw,exec,nosuid,nodev,size={size},nr_inodes={inodes},uid={uid},gid={uid},mode={mode}"
 
     limits = shape.limits
-    mounted = {VAR_TMP: place(limits.var_tmp_place_bytes, 0, "1777"), SPILL: place(limits.spill_place_bytes, 0, "0755")}
+    mounted = {SPILL: place(limits.spill_place_bytes, 0, "0755")}
+    if not shape.profile.bare_root:
+        mounted[VAR_TMP] = place(limits.var_tmp_place_bytes, 0, "1777")
     for path, size in shape.disk.places:
         if path in shape.disk.in_memory:
             mounted[path] = place(size, 0, "1777") if path == TMP else place(size, shape.profile.uid, "0755")
@@ -223,10 +232,10 @@ def place_of(
         direct = no_proxy_value(names, before)
         environ.update(no_proxy=direct, NO_PROXY=direct)
     return {
-        "workspace": WORKSPACE,
+        "workspace": profile.workspace,
         "home": profile.home,
         "spill": SPILL,
-        "roots": list(profile.file_roots or (WORKSPACE, profile.home, TMP, VAR_TMP, SPILL)),
+        "roots": list(profile.file_roots or (profile.workspace, profile.home, TMP, VAR_TMP, SPILL)),
         "uid": profile.uid,
         "gid": profile.uid if profile.gid is None else profile.gid,
         "user": profile.user,

@@ -108,8 +108,10 @@ class Disk:
         )
 
 
-def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, workspace: str, name: str) -> Disk:
+def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, name: str, *, copies: bool = False) -> Disk:
     """Prepare the disk that the limits ask for. Its volumes are labelled with the sandbox's ``name``.
+
+    With ``copies`` the engine copies what the image has at their paths into them; what is in memory begins empty.
 
     Raises SandboxError: limit_not_enforced, host_disk_full, start_failed.
     """
@@ -119,23 +121,23 @@ def prepare(client: docker.DockerClient, limits: Limits, profile: Profile, works
         watched, why = ("/",), f"profile {profile.name} has a writable root"
     if limits.disk_in_memory:
         _hard_or_refuse(limits, why)
-        return _in_memory(limits, profile, workspace, watched, why)
+        return _in_memory(limits, profile, watched, why)
     folder, problem = _folder_for_devices(client)
     _hard_or_refuse(limits, why or problem)
     fitted = _fit_to_free_space(client, limits)
     if fitted.disk_in_memory:
         no_room = "the engine's disk has no room"
         log.warning("the files of the sandbox are kept in memory: %s", no_room)
-        return _in_memory(fitted, profile, workspace, watched, why or no_room)
+        return _in_memory(fitted, profile, watched, why or no_room)
     labels = {SANDBOX_LABEL: name}
     if folder is not None:
         try:
-            return _on_devices(fitted, folder, profile, workspace, watched, why, labels)
+            return _on_devices(fitted, folder, profile, watched, why, labels, copies)
         except SandboxError as error:
             if error.code is not ErrorCode.start_failed or limits.disk == "hard":
                 raise
             problem = error.message
-    return _measured(fitted, profile, workspace, watched, problem, labels)
+    return _measured(fitted, profile, watched, problem, labels, copies)
 
 
 def host_disk(client: docker.DockerClient, disk: Disk, volume: str) -> str | None:
@@ -152,13 +154,13 @@ def host_disk(client: docker.DockerClient, disk: Disk, volume: str) -> str | Non
         return None
 
 
-def look_ahead(client: docker.DockerClient, limits: Limits, profile: Profile, workspace: str) -> None:
+def look_ahead(client: docker.DockerClient, limits: Limits, profile: Profile) -> None:
     """Begin with what takes ``prepare`` the most time the first time, beside other work: the engine's facts, and mkfs."""
     if limits.disk_in_memory or client in _facts or not is_local(client):
         return
 
     def format_all() -> None:
-        for path, size_bytes in _places(limits, profile, workspace):
+        for path, size_bytes in _places(limits, profile):
             if path not in _tmp_in_memory(limits):
                 loop.formatted(size_bytes, _owner_of(path, profile))
 
@@ -201,15 +203,17 @@ def remove_unused_volumes(client: docker.DockerClient) -> None:
             log.debug("volume %s stays: %s", volume["Name"], error)
 
 
-def _places(limits: Limits, profile: Profile, workspace: str) -> tuple[tuple[str, int], ...]:
+def _places(limits: Limits, profile: Profile) -> tuple[tuple[str, int], ...]:
+    if profile.bare_root:
+        return ((profile.workspace, limits.workspace_bytes),)
     # The home of root, or of a service's own user, is part of the image: a mount would hide its files.
     has_home = profile.read_only_root or (profile.any_user and profile.uid != 0)
     home = ((profile.home, limits.home_bytes),) if has_home else ()
-    return ((workspace, limits.workspace_bytes), *home, (TMP, limits.tmp_place_bytes))
+    return ((profile.workspace, limits.workspace_bytes), *home, (TMP, limits.tmp_place_bytes))
 
 
-def _in_memory(limits: Limits, profile: Profile, workspace: str, watched: tuple[str, ...], why: str) -> Disk:
-    places = _places(limits, profile, workspace)
+def _in_memory(limits: Limits, profile: Profile, watched: tuple[str, ...], why: str) -> Disk:
+    places = _places(limits, profile)
     return Disk("memory", places, watched=watched, why=why, in_memory=frozenset(path for path, _ in places))
 
 
@@ -217,22 +221,22 @@ def _on_devices(
     limits: Limits,
     folder: Path,
     profile: Profile,
-    workspace: str,
     watched: tuple[str, ...],
     why: str,
     labels: dict[str, str],
+    copies: bool,
 ) -> Disk:
-    places, in_memory = _places(limits, profile, workspace), _tmp_in_memory(limits)
+    places, in_memory = _places(limits, profile), _tmp_in_memory(limits)
     devices: list[loop.LoopDevice] = []
     mounts = []
     try:
         for path, size_bytes in places:
             if path in in_memory:
                 continue
-            devices.append(loop.make(size_bytes, folder, _owner_of(path, profile)))
+            devices.append(loop.make(size_bytes, folder, _owner_of(path, profile), bare=copies and path != TMP))
             options = {"type": "ext4", "device": devices[-1].path, "o": loop.MOUNT_OPTIONS}
             driver = DriverConfig("local", options)
-            mounts.append(Mount(path, None, type="volume", no_copy=True, labels=labels, driver_config=driver))
+            mounts.append(Mount(path, None, type="volume", no_copy=not copies or path == TMP, labels=labels, driver_config=driver))
     except BaseException:
         for device in devices:
             device.release()
@@ -241,12 +245,14 @@ def _on_devices(
 
 
 def _measured(
-    limits: Limits, profile: Profile, workspace: str, watched: tuple[str, ...], problem: str, labels: dict[str, str]
+    limits: Limits, profile: Profile, watched: tuple[str, ...], problem: str, labels: dict[str, str], copies: bool
 ) -> Disk:
     log.info("the disk of the sandbox is soft: %s", problem)
-    places, in_memory = _places(limits, profile, workspace), _tmp_in_memory(limits)
+    places, in_memory = _places(limits, profile), _tmp_in_memory(limits)
     on_disk = tuple(path for path, _ in places if path not in in_memory)
-    mounts = tuple(Mount(path, None, type="volume", no_copy=True, labels=labels) for path in on_disk)
+    mounts = tuple(
+        Mount(path, None, type="volume", no_copy=not copies or path == TMP, labels=labels) for path in on_disk
+    )
     # Measuring the root does not enter them, since each is a file system of its own.
     return Disk("volume", places, mounts, (*watched, *on_disk), problem, in_memory=in_memory)
 

@@ -35,6 +35,8 @@ _ATTEMPTS = 32
 # each piece of a deleted file by itself (measured: 32 ms for 16 pieces, 4 ms for 4).
 _MAKE = ("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal,^resize_inode,sparse_super2", "-E")
 _TABLES = "num_backup_sb=0,packed_meta_blocks=1,lazy_itable_init=1,nodiscard"
+# An engine copies files of an image only into an empty volume.
+_EMPTY = ("debugfs", "-w", "-R", "rmdir lost+found")
 MOUNT_OPTIONS = "nosuid,nodev,discard,barrier=0,noinit_itable,noauto_da_alloc"
 """It is not read after a crash, so no write waits for the host's disk, nor a rename over a file for room. Unwritten parts of the
 file are zeros."""
@@ -65,8 +67,11 @@ def problem() -> str:
     return ""
 
 
-def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
-    """Make an ext4 of ``size_bytes`` for ``uid``, stored in ``folder``. Raises SandboxError host_disk_full, start_failed."""
+def make(size_bytes: int, folder: Path, uid: int, *, bare: bool = False) -> LoopDevice:
+    """Make an ext4 of ``size_bytes`` for ``uid``, stored in ``folder``; a ``bare`` one has not even lost+found.
+
+    Raises SandboxError host_disk_full, start_failed.
+    """
     try:
         free = shutil.disk_usage(folder).free
         if free < size_bytes:
@@ -74,7 +79,7 @@ def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
         file = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(file, size_bytes)
-            for offset, content in formatted(size_bytes, uid):
+            for offset, content in formatted(size_bytes, uid, bare):
                 os.pwrite(file, content, offset)
             return _attach(file)
         finally:
@@ -88,24 +93,30 @@ def make(size_bytes: int, folder: Path, uid: int) -> LoopDevice:
         ) from error
 
 
-def formatted(size_bytes: int, uid: int) -> tuple[tuple[int, bytes], ...]:
+def formatted(size_bytes: int, uid: int, bare: bool = False) -> tuple[tuple[int, bytes], ...]:
     """Return what mkfs writes for an empty ext4, as (offset, content). Raises OSError."""
     with _formatting.obtain((size_bytes, uid), threading.Lock):
-        return _format(size_bytes, uid)
+        return _format(size_bytes, uid, bare)
 
 
 @functools.lru_cache(maxsize=16)
-def _format(size_bytes: int, uid: int) -> tuple[tuple[int, bytes], ...]:
+def _format(size_bytes: int, uid: int, bare: bool) -> tuple[tuple[int, bytes], ...]:
     memory = os.memfd_create("ext4", os.MFD_CLOEXEC)
     try:
         os.ftruncate(memory, size_bytes)
         command = [*_MAKE, f"{_TABLES},root_owner={uid}:{uid}", f"/proc/self/fd/{memory}"]
-        made = subprocess.run(command, pass_fds=(memory,), capture_output=True, text=True, check=False, timeout=60)
-        if made.returncode:
-            raise OSError(errno.EIO, f"{_MAKE[0]} said: {made.stderr.strip()[-300:]}")
+        _run(command, memory)
+        if bare:
+            _run([*_EMPTY, f"/proc/self/fd/{memory}"], memory)
         return tuple(_read_data(memory))
     finally:
         os.close(memory)
+
+
+def _run(command: list[str], memory: int) -> None:
+    made = subprocess.run(command, pass_fds=(memory,), capture_output=True, text=True, check=False, timeout=60)
+    if made.returncode:
+        raise OSError(errno.EIO, f"{command[0]} said: {made.stderr.strip()[-300:]}")
 
 
 def _read_data(file: int) -> Iterator[tuple[int, bytes]]:

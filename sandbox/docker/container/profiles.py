@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import MIB, Limits
 
+WORKSPACE = "/workspace"
 # The guest keeps nothing of root but this: to become the user, and to kill the user's processes.
 GUEST_CAPABILITIES = ("SETUID", "SETGID", "KILL")
 _SUITE_BYTES = 64 * MIB
@@ -18,8 +19,10 @@ class Profile:
     """A named set of privileges.
 
     ``capabilities=None`` means the engine's default ones, ``file_roots=None`` the workspace, the home, /tmp and /var/tmp, and
-    ``gid=None`` the uid. ``any_user`` permits the host's program to run commands as another user of the image. ``gives`` is a
-    sentence for the model, ``warning`` one for the person who chose the profile, or "".
+    ``gid=None`` the uid. ``any_user`` permits the host's program to run commands as another user of the image. With ``bare_root``
+    nothing is mounted where programs look for files, so that the root file system has all that they write; ``workspace`` is then
+    the one folder with a disk of its own. ``gives`` is a sentence for the model, ``warning`` one for the person who chose the
+    profile, or "".
     """
 
     name: str
@@ -31,6 +34,8 @@ class Profile:
     gid: int | None = None
     any_user: bool = False
     file_roots: tuple[str, ...] | None = None
+    workspace: str = WORKSPACE
+    bare_root: bool = False
     least_file_bytes: int = 0
     gives: str = ""
     warning: str = ""
@@ -102,6 +107,15 @@ E2B_ROOT = dataclasses.replace(
     capabilities=None,
     any_user=True,
     gives=f"{_E2B_GIVES} sudo gives no privilege; the program that runs this sandbox can start commands as root.",
+)
+# Of the sandboxes that run the steps of a build, and of nothing else: it cannot be chosen by its name.
+BUILD = dataclasses.replace(
+    ROOT,
+    name="build",
+    file_roots=("/",),
+    workspace="/.gamebox-build",
+    bare_root=True,
+    gives="You are root in the container with the engine's default capabilities; what you write becomes a layer of an image.",
 )
 _PROFILES = {profile.name: profile for profile in (DEFAULT, ROOT_ON_REQUEST, ROOT, CONFORMANCE, E2B, E2B_ROOT)}
 

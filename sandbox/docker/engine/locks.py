@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
@@ -36,6 +37,23 @@ def exclusive(name: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def try_exclusive(name: str) -> Iterator[bool]:
+    """Yield whether this thread has the lock of that name, without waiting. Its file goes with the block, so any name will do."""
+    descriptor = _open(name)
+    path = _path(name)
+    held = False
+    try:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = _is_at(path, descriptor)  # else its last holder has just removed it
+        yield held
+    finally:
+        if held:
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
 def hold_shared(name: str) -> int:
     """Mark what has that name as in use until the returned descriptor is closed or this process ends."""
     descriptor = _open(name)
@@ -58,8 +76,19 @@ def if_unused(name: str) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def _path(name: str) -> Path:
+    return locks_folder() / f"{name.replace('/', '-')}.lock"
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
 def _open(name: str) -> int:
-    path = locks_folder() / f"{name.replace('/', '-')}.lock"
+    path = _path(name)
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -21,6 +21,8 @@ from sandbox.errors import ErrorCode, SandboxError
 from .recipes import Recipe, find_recipe
 
 CONTENT_LABEL = "dev.gamebox.content"
+BUILD_LABEL = "dev.gamebox.build.owner"
+"""On what a build made (see ``docker.builds``): whose it is. Its files in places of the sandbox's own are copied there."""
 _INTERMEDIATE_LABEL = "dev.gamebox.intermediate"
 """The label of build stages that are of no use after the build."""
 _BUILD_SILENCE_SECONDS = 900
@@ -33,7 +35,7 @@ MakeBase = Callable[[docker.DockerClient, Iterable[str], Callable[[str], None]],
 """Makes a base image with these packages from the host's own sources, and returns its name; see ``docker.setup.debian``."""
 
 _log = logging.getLogger(__name__)
-_variables: dict[str, tuple[str, ...]] = {}
+_facts: dict[str, tuple[tuple[str, ...], bool]] = {}
 _MOST_KNOWN = 256
 
 
@@ -100,9 +102,18 @@ def tag_by_content(client: docker.DockerClient, recipe: Recipe) -> tuple[Recipe,
 
 def image_variables(client: docker.DockerClient, image_id: str) -> list[str]:
     """Return the variables in the configuration of an image, which an id stands for. Raises docker-py's errors."""
-    if image_id not in _variables:
+    return list(_facts_of(client, image_id)[0])
+
+
+def is_built(client: docker.DockerClient, image_id: str) -> bool:
+    """Return whether a build made the image, which an id stands for (see BUILD_LABEL). Raises docker-py's errors."""
+    return _facts_of(client, image_id)[1]
+
+
+def _facts_of(client: docker.DockerClient, image_id: str) -> tuple[tuple[str, ...], bool]:
+    if image_id not in _facts:
         _inspect(client, image_id)
-    return list(_variables.get(image_id, ()))
+    return _facts.get(image_id, ((), False))
 
 
 def _silent(_line: str) -> None:
@@ -117,10 +128,10 @@ def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
         return None
     config = found.get("Config") or {}
     labels = config.get("Labels") or {}
-    _variables[str(found["Id"])] = tuple(config.get("Env") or ())
-    while len(_variables) > _MOST_KNOWN:
+    _facts[str(found["Id"])] = tuple(config.get("Env") or ()), bool(labels.get(BUILD_LABEL))
+    while len(_facts) > _MOST_KNOWN:
         with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
-            del _variables[next(iter(_variables))]
+            del _facts[next(iter(_facts))]
     return str(found["Id"]), str(labels.get(CONTENT_LABEL, ""))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from sandbox.docker.container.create import WORKSPACE
+from sandbox.docker.container.profiles import WORKSPACE
 from sandbox.envelope import Failure
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.http.problems import Problem
