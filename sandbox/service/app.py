@@ -60,6 +60,7 @@ from .tenants.tenants import Tenants
 from .wire.e2b import routes as e2b
 from .wire.mcp import routes as mcp
 from .wire.swerex import routes as swerex
+from .wire.swerex.access import RootPaths
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +129,7 @@ def make_app(house: House) -> FastAPI:
     app.add_exception_handler(ClientDisconnect, _client_left)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _internal_error)
+    app.add_middleware(RootPaths)
     app.add_middleware(Metering)
     app.add_middleware(Entrance)
     app.add_middleware(Gate)

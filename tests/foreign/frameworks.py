@@ -13,6 +13,16 @@ _ASYNC = ("pytest==9.2.0", "pytest-asyncio==1.3.0")
 _OLD_GLOB = "the suite asserts what deepagents before 0.7 did: names relative to the folder, and folders among them"
 _OLD_WRITE = "the suite asserts what deepagents before 0.7 did: a file that is there is not written anew"
 
+_OLD = {
+    "test_glob": _OLD_GLOB,
+    "test_glob_basic_pattern": _OLD_GLOB,
+    "test_glob_with_directories": _OLD_GLOB,
+    "test_glob_hidden_files_explicitly": _OLD_GLOB,
+    "test_glob_with_character_class": _OLD_GLOB,
+    "test_glob_with_question_mark": _OLD_GLOB,
+    "test_write_existing_file_fails": _OLD_WRITE,
+}
+
 
 def _inspect(place: Place) -> list[str]:
     return place.pytest(*_APART, str(_HERE / "inspect_self_check.py"))
@@ -28,6 +38,10 @@ def _mini_run(place: Place) -> list[str]:
 
 def _langchain(place: Place) -> list[str]:
     return place.pytest(*_APART, str(_HERE / "langchain_sandbox_suite.py"))
+
+
+def _langchain_docker(place: Place) -> list[str]:
+    return place.pytest(*_APART, str(_HERE / "langchain_plain_docker.py"))
 
 
 def _mini(place: Place) -> list[str]:
@@ -76,15 +90,16 @@ SUITES = (
         _langchain,
         tests=79,
         extras=("deepagents",),
-        exceptions={
-            "test_glob": _OLD_GLOB,
-            "test_glob_basic_pattern": _OLD_GLOB,
-            "test_glob_with_directories": _OLD_GLOB,
-            "test_glob_hidden_files_explicitly": _OLD_GLOB,
-            "test_glob_with_character_class": _OLD_GLOB,
-            "test_glob_with_question_mark": _OLD_GLOB,
-            "test_write_existing_file_fails": _OLD_WRITE,
-        },
+        exceptions=_OLD,
+    ),
+    Suite(
+        "deepagents-docker",
+        "the same on plain Docker without Gamebox, to compare: the same tests fail",
+        ("deepagents==0.7.32", "langchain-tests==1.1.9"),
+        _langchain_docker,
+        tests=79,
+        origin="its backend is in `tests/foreign/langchain_plain_docker.py`",
+        exceptions=_OLD,
     ),
     Suite(
         "mini",

@@ -17,6 +17,7 @@ from sandbox.limits import Limits
 from sandbox.service import house
 from sandbox.service.http.limits import LIMITS
 from sandbox.service.http.route_table import OPERATION_PATH, routes_of
+from sandbox.service.wire.swerex.access import visitor
 
 from . import answers, operations, swerex
 from .described import HEADERS, PATHS, PROBLEM, Answer, Described, phrase
@@ -24,6 +25,7 @@ from .routes import ROUTES
 
 SCOPES = {house.reader: "read", house.user: "use", house.manager: "manage", house.admin: "admin", house.operator: "operator"}
 """What the dependencies of routes stand for."""
+SCOPES[visitor] = SCOPES[house.user]  # it takes tokens, too
 _ROUTES = {**ROUTES, **swerex.ROUTES}
 _REF = "#/components/schemas/{model}"
 # Any route with a key may answer these, and any route at all the last ones.

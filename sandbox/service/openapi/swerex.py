@@ -42,6 +42,9 @@ _UPLOAD = {
     },
 }
 ROUTES: dict[tuple[str, str], Described] = {
+    ("POST", f"{PREFIX}/token"): Described(
+        "swerex_token", {200: Answer("The token.", {JSON: _object("auth_token")})}, problems=(404, 410)
+    ),
     ("GET", f"{PREFIX}/is_alive"): Described(
         "swerex_is_alive", {200: Answer("Whether it answers.", {JSON: _object("is_alive", "message")})}, problems=(404, 503)
     ),

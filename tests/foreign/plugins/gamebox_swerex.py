@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import swerex.runtime.local
 import swerex.runtime.remote
@@ -25,10 +26,17 @@ def _sandbox() -> RemoteEnvironment:
     return RemoteEnvironment().start()
 
 
+@functools.cache
+def _token() -> str:
+    """Return the token of the sandbox: with it, the client knows nothing but the address of the service."""
+    headers = {"X-API-Key": os.environ["GAMEBOX_API_KEY"]}
+    answer = httpx.post(f"{os.environ['GAMEBOX_URL']}/wire/swerex/{_sandbox().id}/token", headers=headers)
+    return str(answer.raise_for_status().json()["auth_token"])
+
+
 def _init(self: Any, **options: Any) -> None:
     if "port" in options:  # their own server: another address is meant to be one that nobody answers at
-        host = f"{os.environ['GAMEBOX_URL']}/wire/swerex/{_sandbox().id}"
-        options = {"host": host, "port": None, "auth_token": os.environ["GAMEBOX_API_KEY"]}
+        options = {"host": os.environ["GAMEBOX_URL"], "port": None, "auth_token": _token()}
     _original(self, **options)
 
 

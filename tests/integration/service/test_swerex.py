@@ -117,6 +117,37 @@ def test_a_request_that_is_sent_again_is_carried_out_once(rex: Rex) -> None:
     assert rex.ask("execute", "other", **count)["stdout"] == "2\n"
 
 
+def test_a_token_names_its_sandbox_at_the_root_of_the_service(rex: Rex, sandbox: str) -> None:
+    service = shared_service()
+    with Api(service) as api, httpx.Client(base_url=service.url, timeout=60, trust_env=False) as http:
+        other = str(api.call("POST", "/sandboxes", {}, status=201)["id"])
+        key = api.call("POST", "/keys", {"name": "of a token", "scope": "use"}, status=201)
+        asked = http.post(f"/wire/swerex/{sandbox}/token", headers={"X-API-Key": key["key"]})
+        token = {"X-API-Key": asked.json()["auth_token"]}
+
+        assert http.get("/is_alive", headers=token).json() == {"is_alive": True, "message": ""}
+        written = http.post("/write_file", headers=token, json={"path": "by-token.txt", "content": "here"})
+        assert written.json() == {}
+        assert rex.ask("read_file", path="by-token.txt") == {"content": "here"}
+        assert http.post("/execute", headers=token, json={"command": "cat by-token.txt", "shell": True}).json()["stdout"] == "here"
+        assert http.post("/close", headers=token).json() == {}
+        assert http.get("/is_alive", headers=token).json()["is_alive"], "close ends sessions, not the sandbox"
+
+        # It opens nothing else, and neither does one that was changed.
+        assert http.get(f"/wire/swerex/{other}/is_alive", headers=token).status_code == 401
+        assert http.post(f"/wire/swerex/{sandbox}/token", headers=token).status_code == 401
+        assert http.get("/v1/sandboxes", headers=token).status_code == 401
+        wrong = {"X-API-Key": token["X-API-Key"].replace(sandbox, other)}
+        assert http.get("/is_alive", headers=wrong).status_code == 401
+        refused = http.get("/is_alive", headers={"X-API-Key": service.key})
+        assert refused.status_code == 401
+        assert "The host names no sandbox" in refused.json()["detail"]
+
+        api.call("DELETE", f"/keys/{key['id']}", status=204)
+        assert http.get("/is_alive", headers=token).status_code == 401
+        api.call("DELETE", f"/sandboxes/{other}", status=204)
+
+
 def test_sessions_go_on_when_the_service_restarts(tmp_path: Path) -> None:
     service = ServiceProcess(tmp_path / "data", "--stop-all").start()
     try:
@@ -130,5 +161,6 @@ def test_sessions_go_on_when_the_service_restarts(tmp_path: Path) -> None:
         assert rex.ask("create_session", session="kept")["class_path"] == "swerex.exceptions.SessionExistsError"
         assert rex.ask("close") == {}
         assert rex.bash("true", session="kept")["class_path"] == "swerex.exceptions.SessionDoesNotExistError"
+        rex.http.close()
     finally:
         service.stop()

@@ -20,12 +20,14 @@ from sandbox.service.operators.audit import entry_data
 from sandbox.service.settings import Settings, read_settings
 from sandbox.service.store.audit import COLUMNS, AuditEntry
 from sandbox.service.store.database import Database
+from sandbox.service.wire.swerex.access import visitor
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs/http.md").read_text(encoding="utf-8")
 RECIPE = (ROOT / "docs/how-to/run-a-service.md").read_text(encoding="utf-8")
 CODES = (ROOT / "docs/reference/codes.md").read_text(encoding="utf-8")
 SCOPES = {house.reader: "read", house.user: "use", house.manager: "manage", house.admin: "admin", house.operator: "operator"}
+SCOPES[visitor] = "use"  # or a token, which has no more
 
 
 @pytest.fixture(scope="module")
