@@ -33,7 +33,8 @@ check: venv ## ruff, mypy and the walls between packages
 	@echo "checking the walls (import-linter)"
 	@.venv/bin/lint-imports --no-logo 2>/dev/null || .venv/bin/lint-imports
 
-test: setup check ## set-up, the checks and every test
+test: venv ## set-up, the checks and every test
+	@.ci/compile & $(MAKE) --no-print-directory setup check; failed=$$?; wait; exit $$failed
 	@echo "running the tests that need the machine for themselves, then the others (4 at a time)"
 	@.ci/tests $(PYTEST_ARGS)
 

@@ -59,6 +59,7 @@ from .tenants.metering import Metering
 from .tenants.tenants import Tenants
 from .wire.e2b import routes as e2b
 from .wire.mcp import routes as mcp
+from .wire.mcp.first_use import McpSessions
 from .wire.swerex import routes as swerex
 from .wire.swerex.access import RootPaths
 
@@ -95,9 +96,10 @@ def make_app(house: House) -> FastAPI:
         house.observation.audit.begin()
         resume_deletes(house)
         house.fleet.workers.spawn(_end_expired(house))
-        async with _mcp(house):
-            house.ready = True
-            yield
+        house.mcp = McpSessions(house)
+        house.ready = True
+        yield
+        await house.mcp.close()
         await house.fleet.close()
         await house.observation.audit.close()
         house.database.close()
@@ -136,19 +138,6 @@ def make_app(house: House) -> FastAPI:
     # The last one is the first that a request meets.
     app.add_middleware(Observer, watchers=house.observation.watchers, span=house.observation.span)
     return app
-
-
-@contextlib.asynccontextmanager
-async def _mcp(house: House) -> AsyncIterator[None]:
-    """Serve MCP during the block, if its SDK is installed."""
-    try:
-        from .wire.mcp.sessions import Sessions
-    except ImportError:
-        yield
-        return
-    house.mcp = Sessions(house)
-    async with house.mcp.run():
-        yield
 
 
 async def _end_expired(house: House) -> None:

@@ -49,7 +49,7 @@ class House:
     connections: OpenConnections = field(init=False)
     tokens: PortTokens = field(init=False)
     mcp: Any = None
-    """The sessions of MCP clients, if the SDK is installed and the service runs."""
+    """``McpSessions``, once the service runs."""
     clients: Places = field(init=False)
     """Of requests under way, by the addresses of clients behind proxies; the listener counts the connections of others."""
     callers: Places = field(init=False)

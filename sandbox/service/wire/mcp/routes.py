@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -34,7 +32,7 @@ async def answer(request: Request) -> Response:
             f"Pages of {origin!r:.200} may not use this service.",
             "The operator can add the origin to allowed_origins.",
         )
-    sessions: Any = house.mcp
+    sessions = await house.mcp.get()
     if sessions is None:
         raise Problem(
             501, ProblemCode.route_not_found, "This service has no MCP.", "The operator can install it: pip install 'gamebox[mcp]'."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_sessions_need_a_key_that_may_use_sandboxes_and_belong_to_it(tmp_path: P
             for ident in (FOREIGN, MISSING):
                 assert await ask(service, "POST", f"{TENANT} admin", f"/mcp?sandbox={ident}") == (404, "sandbox_not_found")
             assert await ask(service, "POST", f"{TENANT} use", f"/mcp?sandbox={OWN}") == (200, "text/event-stream")
-            (ident, session), *_ = service.house.mcp._by_id.items()
+            (ident, session), *_ = (await service.house.mcp.get())._by_id.items()
             named = {"Mcp-Session-Id": ident}
             assert session.caller.scope is Scope.use
             assert await ask(service, "DELETE", f"{TENANT} admin", **named) == (404, "request_not_found"), "another key"
@@ -63,7 +64,11 @@ def test_a_tenant_has_so_many_sessions_and_a_service_without_the_sdk_says_so(
         async with running(tmp_path) as service:
             answers = [await ask(service, "POST", f"{TENANT} use") for _ in range(3)]
             assert [status for status, _ in answers] == [200, 200, 429]
-            service.house.mcp = None
-            assert await ask(service, "POST", f"{TENANT} use") == (501, "route_not_found")
+        other = tmp_path / "other"
+        other.mkdir()
+        monkeypatch.setitem(sys.modules, "sandbox.service.wire.mcp.sessions", None)
+        async with running(other) as service:
+            for _ in range(2):
+                assert await ask(service, "POST", f"{TENANT} use") == (501, "route_not_found")
 
     asyncio.run(work())
