@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .errors import bad_input
+from .service_variables import print_variables, start_message
 
 if TYPE_CHECKING:
     from sandbox.service.settings import Settings
@@ -19,6 +19,10 @@ EPILOG = """Examples:
   gamebox serve
 
   gamebox serve --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem
+
+  gamebox serve --tls-local         ports are at https://8000-ID.sandboxes.localhost:8080
+
+  eval "$(gamebox serve --tls-local --print-env e2b)"
 
   gamebox serve backup /var/backups/gamebox.tar
 """
@@ -64,6 +68,12 @@ def serve(
     config: Path | None = _CONFIG,
     tls_cert: Path | None = typer.Option(None, "--tls-cert", metavar="FILE", help="Certificate for TLS, in PEM."),
     tls_key: Path | None = typer.Option(None, "--tls-key", metavar="FILE", help="Private key for TLS, in PEM."),
+    tls_local: bool = typer.Option(
+        False, "--tls-local", help="Make a certificate for TLS, signed by an authority of its own that clients have to trust."
+    ),
+    domain: str | None = typer.Option(
+        None, "--domain", metavar="NAME", help="Ports of sandboxes are at {port}-{id}.NAME; sandboxes.localhost with --tls-local."
+    ),
     behind_proxy: str | None = typer.Option(
         None, "--behind-proxy", metavar="CIDR", help="Networks of the proxies that terminate TLS for it, separated by commas."
     ),
@@ -79,7 +89,7 @@ def serve(
     ),
     check: bool = typer.Option(False, "--check", help="Say what works on this host and what does not, and exit."),
     print_env: str | None = typer.Option(
-        None, "--print-env", metavar="CLIENT", help="Print the variables with which clients of e2b find this service, and exit."
+        None, "--print-env", metavar="CLIENT", help="Print the variables with which clients find it, for e2b or gamebox, and exit."
     ),
 ) -> None:
     """Serve sandboxes over HTTP until SIGTERM. The sandboxes then keep running, and the next service finds them again."""
@@ -89,6 +99,8 @@ def serve(
         "data": data,
         "tls_cert": tls_cert,
         "tls_key": tls_key,
+        "tls_local": tls_local or None,
+        "domain": domain,
         "behind_proxy": behind_proxy,
         "log_format": log_format,
         "metrics_listen": metrics_listen,
@@ -103,11 +115,11 @@ def serve(
         _check(settings)
         return
     if print_env is not None:
-        _print_env(print_env, settings)
+        print_variables(print_env, settings)
         return
     from sandbox.service import server
 
-    server.serve(settings, server.log_started if settings.log_format == "json" else server.say_started)
+    server.serve(settings, start_message(settings))
 
 
 @app.command(epilog=BACKUP_EPILOG)
@@ -179,18 +191,6 @@ def _settings(flags: dict[str, Any], config: Path | None) -> Settings:
             f"gamebox serve needs the extra 'server': {error}.", "Install it: pip install 'gamebox[server]'."
         ) from error
     return read_settings(flags, config)
-
-
-def _print_env(client: str, settings: Settings) -> None:
-    from sandbox.service.wire.e2b.variables import variables
-
-    if client != "e2b":
-        raise bad_input(f"--print-env is {client!r:.40}, and only e2b is known.", "Give --print-env e2b.")
-    found = variables(settings)
-    sys.stdout.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in found.items())
-    if "E2B_API_KEY" not in found:
-        why = f"the service has made no key in {settings.data} yet"
-        sys.stderr.write(f"E2B_API_KEY is missing: {why}. Start it, or set a key of yours.\n")
 
 
 def _check(settings: Settings) -> None:

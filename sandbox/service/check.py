@@ -32,7 +32,8 @@ from .store.tenants import TenantRecord
 from .tenants.amounts import amounts_of
 from .tenants.host_share import measure_host, unbounded
 from .tenants.tenants import quota_of
-from .tls import check_tls
+from .tls import local
+from .tls.given import check_tls
 
 ENGINE_SECONDS = 10
 # Each sandbox takes a few, each request one.
@@ -99,6 +100,7 @@ def examine(settings: Settings) -> list[Finding]:
         *_tenants(settings),
         _descriptors(),
         _address(settings),
+        *_names(settings),
     ]
 
 
@@ -204,6 +206,27 @@ def _address(settings: Settings) -> Finding:
         return Finding("address", "fails", f"{error.message} {error.hint}")
     if settings.is_loopback:
         return Finding("address", "holds", f"It listens on {settings.host}: only this host can reach it.")
-    if settings.tls_cert is not None:
+    if settings.is_encrypted:
         return Finding("address", "holds", f"It listens on {settings.host} with TLS.")
     return Finding("address", "holds", f"It listens on {settings.host} for the proxies in {', '.join(settings.behind_proxy)}.")
+
+
+def _names(settings: Settings) -> Iterator[Finding]:
+    """Say whether programs of this host find ports of sandboxes, and trust the certificate, if it is of our own authority."""
+    if not settings.is_encrypted:
+        return
+    if (name := local.unresolved_name(settings)) is not None:
+        text = f"Programs on this host cannot find ports: {name} does not resolve. {local.resolving_hint(settings.domain)}"
+        yield Finding("names", "limited", text)
+    else:
+        yield Finding("names", "holds", f"Names below {settings.domain} resolve on this host.")
+    if not settings.tls_local:
+        return
+    files = local.local_tls(settings.data)
+    try:
+        made = local.examine(settings)
+    except SandboxError as error:
+        yield Finding("certificate", "fails", f"{error.message} {error.hint}")
+        return
+    text = f"The next start makes a new {made}." if made else "The certificate is valid."
+    yield Finding("certificate", "holds", f"{text} Programs have to trust {files.authority}.")

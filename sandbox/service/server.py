@@ -9,7 +9,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +35,8 @@ from .ports.proxy import ignore_cut_responses
 from .ports.upgrades import Upgrades
 from .settings import Settings, read_address
 from .store.database import STORE, Database
-from .tls import check_tls
+from .tls.given import check_tls
+from .tls.local import keep_renewing, prepare
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ def _serve(settings: Settings, started: Callable[[str, Path | None], None], trac
     lock = own_folder(settings.data)
     try:
         descriptors = _raised_descriptor_limit()
+        local = prepare(settings) if settings.tls_local else None
         check_guests(settings.data / STORE)
         database = Database(settings.data / STORE)
         house = make_house(settings, database, tracing)
@@ -79,7 +81,7 @@ def _serve(settings: Settings, started: Callable[[str, Path | None], None], trac
             log_config=None,
             access_log=False,
             server_header=False,
-            ssl_certfile=settings.tls_cert,
+            ssl_certfile=settings.tls_cert if local is None else local.server,
             ssl_keyfile=settings.tls_key,
             proxy_headers=bool(settings.behind_proxy),
             forwarded_allow_ips=list(settings.behind_proxy) or None,
@@ -110,6 +112,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._house, self._listener, self._told, self._metrics = house, listener, started, metrics
+        self._renewing: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to take requests, and tell it."""
@@ -118,7 +121,9 @@ class _Server(uvicorn.Server):
             return
         _collect_often_and_little()
         key = await first_key(self._house.keys, self._house.settings.data)
-        scheme = "https" if self._house.settings.tls_cert else "http"
+        if self._house.settings.tls_local and self.config.ssl is not None:
+            self._renewing = asyncio.create_task(keep_renewing(self._house.settings, self.config.ssl))
+        scheme = "https" if self._house.settings.is_encrypted else "http"
         host, port = self._listener.getsockname()[:2]
         self._told(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}", key)
         if self._metrics is not None:
@@ -141,6 +146,8 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         self._house.broadcast.close()
+        if self._renewing is not None:
+            self._renewing.cancel()
         seconds = self._house.settings.drain_seconds
         await asyncio.gather(self._house.fleet.drain(seconds), self._house.connections.drain(seconds))
         await asyncio.sleep(0)  # those that were answered are written
@@ -169,11 +176,11 @@ def _raised_descriptor_limit() -> int:
     return max(soft, wanted)
 
 
-def say_started(url: str, key: Path | None) -> None:
-    """Print the address on standard output, and on standard error how to use it."""
+def say_started(url: str, key: Path | None, advice: Sequence[str] = ()) -> None:
+    """Print the address on standard output, and on standard error how to use it, with more ``advice``."""
     sys.stdout.write(f"{url}\n")
     sys.stdout.flush()
-    lines = [f"gamebox serves at {url}"]
+    lines = [f"gamebox serves at {url}", *advice]
     if key is not None:
         lines += [
             f"The first key is in {key}. Try:",

@@ -21,7 +21,7 @@ from sandbox.errors import SandboxError, configuration_error
 from sandbox.limits import MOST_SECONDS
 from sandbox.packages.cache import PackageCache
 
-from .http.hosts import check_origins
+from .http.hosts import LOCALHOST, check_origins
 from .tenants.host_share import Host, share_of
 from .tenants.rules import Ceiling, NetworkMode, Quota
 
@@ -29,6 +29,8 @@ MIB = 1 << 20
 PREFIX = "GAMEBOX_SERVICE_"
 SEE = "gamebox serve --help lists the flags, and docs/how-to/run-a-service.md all settings."
 FILE = "service.toml"
+# OpenSSL and Node accept no certificate for *.localhost: a wildcard needs two labels after it.
+LOCAL_DOMAIN = "sandboxes.localhost"
 # In a variable, separated by commas.
 Words = Annotated[tuple[str, ...], NoDecode]
 
@@ -70,6 +72,7 @@ class Settings(BaseSettings):
     data: Path = Field(default_factory=default_folder, description="Folder of the service: its store and its first key.")
     tls_cert: Path | None = Field(None, description="Certificate for TLS, in PEM.")
     tls_key: Path | None = Field(None, description="Private key for TLS, in PEM.")
+    tls_local: bool = Field(False, description="Make a certificate for TLS, and the authority that clients trust for it.")
     behind_proxy: Words = Field((), description="Networks of the proxies that terminate TLS for the service.")
     images: Words = Field(("gamebox/*",), description="Patterns of names of images that tenants may use.")
     e2b_templates: dict[str, str] = Field(
@@ -96,7 +99,10 @@ class Settings(BaseSettings):
     drain_seconds: float = Field(10.0, ge=0, description="How long requests may go on after SIGTERM.")
     engine_calls: int = Field(8, ge=1, le=64, description="Sandboxes that are started, attached or removed at once.")
     create_wait_seconds: float = Field(30.0, gt=0, description="How long a creation waits for its turn.")
-    domain: str = Field("localhost", description="Domain of the ports of sandboxes: {port}-{id}.DOMAIN.")
+    domain: str = Field(
+        default_factory=lambda known: LOCAL_DOMAIN if known.get("tls_local") else LOCALHOST,
+        description="Domain of the ports of sandboxes: {port}-{id}.DOMAIN.",
+    )
     allowed_hosts: Words = Field((), description="Further names of the service; *.NAME for all names below one.")
     allowed_origins: Words = Field((), description="Origins of other pages that may open WebSockets.")
     sandbox_connections: int = Field(128, ge=1, le=256, description="Most connections to ports and terminals of one sandbox.")
@@ -157,10 +163,17 @@ class Settings(BaseSettings):
             raise ValueError(f"{error.message} {error.hint}") from error
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together")
-        if not self.is_loopback and self.tls_cert is None and not self.behind_proxy:
+        if self.tls_local and self.tls_cert is not None:
+            raise ValueError("tls_local makes a certificate, and tls_cert names one: leave out one of them")
+        if self.tls_local and "." not in self.domain.strip("."):
+            raise ValueError(
+                f"domain is {self.domain!r}, and clients accept no certificate for *.{self.domain}: "
+                f"leave it out with tls_local, which makes it {LOCAL_DOMAIN}, or give a name with a dot"
+            )
+        if not self.is_loopback and not self.is_encrypted and not self.behind_proxy:
             raise ValueError(
                 f"{self.host} is not a loopback address, and keys would cross the network in the clear: "
-                "set tls_cert and tls_key, or behind_proxy with the network of a proxy that terminates TLS; "
+                "set tls_cert and tls_key, or tls_local, or behind_proxy with the network of a proxy that terminates TLS; "
                 "for programs on this host alone, leave out host"
             )
         if self.metrics_listen is not None:
@@ -192,6 +205,11 @@ class Settings(BaseSettings):
         """Return the quota of a tenant that has none of its own, which is not the operator's."""
         share = share_of(host, self.tenant_share, self.disk_factor, self.disk_bytes)
         return Quota.model_validate({**share, **self.quota.model_dump(exclude_unset=True)})
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the service itself speaks TLS."""
+        return self.tls_local or self.tls_cert is not None
 
     @property
     def is_loopback(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .page import PAGE, page, record
-from .running import CheckoutError, Outcome, checkout_of, run
+from .running import CheckoutError, Outcome, check_names, checkout_of, run
 from .suites import SUITES
 from .venvs import VenvError
 
@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if suite.checkout:
                 checkout_of(suite.checkout, folder)
+            if suite.domain:
+                check_names(suite.domain)
         except CheckoutError as error:
             missing.append(f"{suite.name}: {error}")
     if missing:

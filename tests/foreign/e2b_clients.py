@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from .suite import Checkout, Place, Suite
 from .venvs import ROOT
 
+DOMAIN = "sandboxes.localhost"
 _HERE = ROOT / "tests/foreign"
 _PYTEST = ("pytest==9.2.0", "pytest-timeout==2.4.0")
 _TESTS = "packages/python-sdk/tests"
 
 _INTERNET = "it needs the internet: it asks servers of others"
-_NAMES = "it needs https://{port}-{id}, a wildcard name with a certificate that is trusted"
 _MEMORY = "a snapshot of the memory, or a fork of running processes: plain Docker has none"
-_CLIENT = "it tests names of hosts that the client does not use while E2B_SANDBOX_URL is set"
 _CUT = "the client is newer than the suite: its library for HTTP reports a connection that was cut in another way"
 _FORKS = (
     *("test_fork", "test_fork_multiple", "test_fork_by_id", "test_fork_killed_sandbox"),
@@ -34,14 +33,6 @@ EXCEPTIONS: dict[str, str] = {
         ),
         _INTERNET,
     ),
-    **dict.fromkeys(
-        (
-            *("test_ping_server", "test_allow_public_traffic_false", "test_allow_public_traffic_true"),
-            *("test_mask_request_host", "test_auto_resume_wakes_on_http_request"),
-        ),
-        _NAMES,
-    ),
-    "test_connect_sets_stable_host_routing_headers": _CLIENT,
     "test_kill_sandbox_while_command_is_running": _CUT,
 }
 
@@ -60,9 +51,33 @@ def _env(place: Place) -> Mapping[str, str]:
     return {"E2B_API_URL": place.url, "E2B_SANDBOX_URL": place.url, "E2B_API_KEY": place.key}
 
 
+def _with_names(place: Place) -> Mapping[str, str]:
+    """Return what clients need that find each sandbox by its name, over TLS."""
+    port = place.url.rpartition(":")[2]
+    return {"E2B_API_URL": place.url, "E2B_DOMAIN": f"{DOMAIN}:{port}", "E2B_API_KEY": place.key, **place.trusted}
+
+
 def _smoke_suite(version: str) -> Suite:
     subject = f"the same in version {version}, with a few tests of ours"
     return Suite(f"e2b-{version}", subject, (f"e2b=={version}", *_PYTEST), _smoke, tests=7, service=(), env=_env)
+
+
+def _node(place: Place) -> list[str]:
+    assert place.modules is not None
+    report = ("--test-reporter=junit", f"--test-reporter-destination={place.report}")
+    log = ("--test-reporter=spec", "--test-reporter-destination=stdout")
+    return ["node", "--test", *report, *log, str(place.modules / "e2b_smoke.mjs")]
+
+
+def _node_env(place: Place) -> Mapping[str, str]:
+    return {**_env(place), "E2B_DOMAIN": f"localhost:{place.url.rpartition(':')[2]}", "SCHEME": "http"}
+
+
+def _node_suite(name: str, subject: str, domain: str, service: Sequence[str], env: Callable[[Place], Mapping[str, str]]) -> Suite:
+    origin = "ours, in `tests/foreign/node`"
+    return Suite(
+        name, subject, ("e2b",), _node, tests=12, service=service, env=env, node=_HERE / "node", domain=domain, origin=origin
+    )
 
 
 SUITES = (
@@ -73,10 +88,19 @@ SUITES = (
         _suite,
         tests=310,
         checkout=Checkout("https://github.com/e2b-dev/E2B", "b8029973aa7da5f741f7bb1a9f833b38a0885438"),
-        service=(),
-        env=_env,
+        service=("--tls-local",),
+        domain=DOMAIN,
+        env=_with_names,
         exceptions=EXCEPTIONS,
         minutes=30,
     ),
     *(_smoke_suite(version) for version in ("2.31.0", "2.51.0", "2.63.0")),
+    _node_suite("e2b-node", "the SDK of E2B for JavaScript, with a few tests of ours", "localhost", (), _node_env),
+    _node_suite(
+        "e2b-node-tls",
+        "the same over TLS, with names of sandboxes",
+        DOMAIN,
+        ("--tls-local",),
+        lambda place: {**_with_names(place), "SCHEME": "https"},
+    ),
 )

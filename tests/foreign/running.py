@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import sys
 import tempfile
 import xml.etree.ElementTree as ET
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.service.tls.local import resolving_hint
 from tests.servers.gamebox_service import ServiceProcess
 
 from .suite import Checkout, Place, Suite
-from .venvs import venv_of, version_in
+from .venvs import module_version, modules_of, venv_of, version_in
 
 
 class CheckoutError(Exception):
-    """A checkout is missing or is not the one that is wanted; the message says which is."""
+    """A checkout is missing or is not the one that is wanted, or a name leads nowhere; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,19 @@ def checkout_of(checkout: Checkout, folder: Path) -> Path:
     return path
 
 
+def check_names(domain: str) -> None:
+    """Raise CheckoutError if names below a domain are not found on this host."""
+    try:
+        socket.getaddrinfo(f"8000-sandbox.{domain}", 443)
+    except OSError as error:
+        raise CheckoutError(f"names below {domain} lead nowhere. {resolving_hint(domain)}") from error
+
+
 def run(suite: Suite, folder: Path) -> Outcome:
     """Run the suite with the checkouts and virtual environments of ``folder``. Raises CheckoutError and VenvError."""
     checkout = checkout_of(suite.checkout, folder) if suite.checkout else None
-    python = venv_of(suite, folder)
+    modules = None if suite.node is None else modules_of(suite, folder)
+    python = venv_of(suite, folder) if modules is None else Path(sys.executable)
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"gamebox-foreign-{suite.name}-")))
         url = key = ""
@@ -61,7 +73,7 @@ def run(suite: Suite, folder: Path) -> Outcome:
             service = ServiceProcess(work / "data", "--stop-all", *suite.service).start()
             stack.callback(service.stop)
             url, key = service.url, service.key
-        place = Place(checkout, python, work, url, key)
+        place = Place(checkout, python, work, url, key, modules)
         # Nothing of this process's own environment of Python is passed on, and nothing that changes what pytest does.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "VIRTUAL_ENV"))}
         ours = {"GAMEBOX_URL": url, "GAMEBOX_API_KEY": key} if url else {}
@@ -80,7 +92,7 @@ def run(suite: Suite, folder: Path) -> Outcome:
                 )
             except subprocess.TimeoutExpired:
                 output.write(f"\nended after {suite.minutes} minutes\n".encode())
-        version = version_in(python, suite.packages[0])
+        version = version_in(python, suite.packages[0]) if modules is None else module_version(modules, suite.packages[0])
         return _read_report(suite, version, place.report, log.read_text(errors="replace"))
 
 

@@ -22,13 +22,24 @@ class Checkout:
 
 @dataclass(frozen=True)
 class Place:
-    """What a run may use: ``checkout`` is None for a suite that comes with a package, ``url`` is "" without a service."""
+    """What a run may use: ``checkout`` is None for a suite that comes with a package, ``url`` is "" without a service.
+
+    ``modules`` is the folder of a suite for Node, with its packages installed.
+    """
 
     checkout: Path | None
     python: Path
     work: Path
     url: str
     key: str
+    modules: Path | None = None
+
+    @property
+    def trusted(self) -> Mapping[str, str]:
+        """Variables by which programs trust the service, if it has a certificate of its own."""
+        files = self.work / "data/tls"
+        bundle = str(files / "bundle.pem")
+        return {"SSL_CERT_FILE": bundle, "REQUESTS_CA_BUNDLE": bundle, "NODE_EXTRA_CA_CERTS": str(files / "ca.pem")}
 
     @property
     def report(self) -> Path:
@@ -66,4 +77,6 @@ class Suite:
     exceptions: Mapping[str, str] = field(default_factory=dict)
     python: str = ""  # another interpreter than the one that runs this, as in "python3.12"
     minutes: float = 15
+    node: Path | None = None  # folder with a program for Node and its packages' lock file, in the place of an environment
+    domain: str = ""  # names below it must lead to this host
     origin: str = "comes with the package"  # where it is from, if it has no checkout

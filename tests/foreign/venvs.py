@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,28 @@ def venv_of(suite: Suite, folder: Path) -> Path:
     _call([str(python), "-m", "pip", "install", "--quiet", *suite.packages, "-e", gamebox])
     stamp.write_text(wanted)
     return python
+
+
+def modules_of(suite: Suite, folder: Path) -> Path:
+    """Return a folder with the suite's program for Node and its packages, installed if necessary. Raises VenvError."""
+    assert suite.node is not None
+    place = folder / "node" / suite.node.name
+    stamp, wanted = place / "suite.stamp", (suite.node / "package-lock.json").read_text()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(suite.node / name, place)
+        _call(["npm", "ci", "--prefix", str(place), "--ignore-scripts", "--no-audit", "--no-fund"])
+        stamp.write_text(wanted)
+    for each in suite.node.glob("*.mjs"):
+        shutil.copy(each, place)
+    return place
+
+
+def module_version(modules: Path, name: str) -> str:
+    """Return the installed version of a package for Node, with its name."""
+    return f"{name} {json.loads((modules / 'node_modules' / name / 'package.json').read_text())['version']}"
 
 
 def version_in(python: Path, requirement: str) -> str:

@@ -24,13 +24,13 @@ class ServiceProcess:
 
     def __init__(self, folder: Path, *options: str, program: str | None = None) -> None:
         self.folder, self._options, self._program = folder, options, program
-        self.port = 0
+        self.port, self.scheme = 0, "http"
         self.process: subprocess.Popen[str] | None = None
 
     @property
     def url(self) -> str:
         """Its address."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     @property
     def key(self) -> str:
@@ -51,8 +51,9 @@ class ServiceProcess:
             )
         assert self.process.stdout is not None
         address = self.process.stdout.readline().strip()
-        assert address.startswith("http://"), (self.folder.parent / "service.log").read_text()[-2000:]
-        self.port = int(address.rpartition(":")[2])
+        self.scheme, separator, place = address.partition("://")
+        assert separator, (self.folder.parent / "service.log").read_text()[-2000:]
+        self.port = int(place.rpartition(":")[2])
         return self
 
     def kill(self) -> None:

@@ -45,7 +45,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def describe(self) -> None:
         """Say what came."""
         body = self.body()
-        found = {"method": self.command, "path": self.path, "headers": self.headers.items(), "size": len(body)}
+        headers = [(name.lower(), value) for name, value in self.headers.items()]
+        found = {"method": self.command, "path": self.path, "headers": headers, "size": len(body)}
         found["digest"] = hashlib.sha256(body).hexdigest()
         data = json.dumps(found).encode()
         self.send_response(200)

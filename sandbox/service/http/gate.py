@@ -19,6 +19,12 @@ from .reading import new_request_id
 ENVD_PORT = 49983
 ENVD_ROUTES = frozenset({"/files", "/health", "/envs", "/init", "/envd/metrics"})
 ENVD_PREFIXES = ("/process.Process/", "/filesystem.Filesystem/", "/files/")
+# E2B's clients find its API at api.DOMAIN unless they are told where it is. Nothing else of the service is there: it is a
+# neighbour of ports, which pages of strangers come from.
+API_LABEL = "api"
+API_ROOTS = frozenset(
+    ("sandboxes", "snapshots", "templates", "volumes", "volumecontent", "secrets", "teams", "nodes", "v2", "v3")
+)
 # On the service's own name this path has its own metrics.
 ENVD_PATHS = {"/metrics": "/envd/metrics"}
 
@@ -60,7 +66,13 @@ class Gate:
             scope.setdefault("state", {})["envd_sandbox"] = name.sandbox
             scope["path"] = ENVD_PATHS.get(scope["path"], scope["path"])
             if scope["path"] not in ENVD_ROUTES and not scope["path"].startswith(ENVD_PREFIXES):
-                await _no_route(scope).response(new_request_id())(scope, receive, send)
+                await _no_route(scope, f"at port {ENVD_PORT} of a sandbox").response(new_request_id())(scope, receive, send)
+                return
+            await self._app(scope, receive, send)
+            return
+        if host is not None and host.name == f"{API_LABEL}.{house.settings.domain}" and scope["type"] == "http":
+            if scope["path"].removeprefix("/").partition("/")[0] not in API_ROOTS:
+                await _no_route(scope, f"at {host.name}").response(new_request_id())(scope, receive, send)
                 return
             await self._app(scope, receive, send)
             return
@@ -76,9 +88,11 @@ class Gate:
         await self._app(scope, receive, send)
 
 
-def _no_route(scope: Scope) -> Problem:
-    detail = f"There is no {scope['path'][:200]} at port {ENVD_PORT} of a sandbox."
+def _no_route(scope: Scope, where: str) -> Problem:
+    detail = f"There is no {scope['path'][:200]} {where}."
     return Problem(404, ProblemCode.route_not_found, detail, "Use an address of the service.")
+
+
 async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
     ident = new_request_id()
     note(scope, code=problem.code.value, request_id=ident)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from sandbox.environment.sandboxed import SandboxedEnvironment
-from sandbox.errors import ErrorCode
+from sandbox.errors import ErrorCode, SandboxError
 from sandbox.network.dialling import UnreachableError
 from sandbox.network.services.peer_port import NO_SERVER, PortStream
 from sandbox.service.connections import PUBLIC
 from sandbox.service.fleet.live_sandbox import LiveSandbox
+from sandbox.service.fleet.waking import AGAIN_SECONDS, wake
 from sandbox.service.house import House
 from sandbox.service.http.hosts import Host, PortName, is_own_page
 from sandbox.service.http.problems import Problem, ProblemCode
@@ -18,10 +22,14 @@ from sandbox.service.keys import Scope, check_scope
 from sandbox.service.tenants.account import Account
 
 from .headers import COOKIE, Headers, key_in, text_of, tokens_in
-from .traffic import is_let_in
+from .traffic import in_words_of_e2b, is_let_in
+
+log = logging.getLogger(__name__)
 
 # What a stream reads ahead.
 READ_BYTES = 64 << 10
+# A server in a sandbox that was just woken has this long to listen.
+WOKEN_SECONDS, WOKEN_WAIT_SECONDS = 5.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +125,52 @@ def _admit_token(house: House, request: PortRequest, live: LiveSandbox) -> Admis
     )
 
 
-async def connect(live: LiveSandbox, port: int) -> PortStream:
-    """Return a connection to the server at a port of a sandbox. Raises Problem, SandboxError."""
-    inner = (await live.ready()).environment
-    found = inner.peer_port(port) if isinstance(inner, SandboxedEnvironment) else None
+async def connect(house: House, live: LiveSandbox, port: int) -> PortStream:
+    """Return a connection to the server at a port of a sandbox, which is woken if that is wanted. Raises Problem, SandboxError."""
+    # A server may have been paused before it listened.
+    until = time.monotonic() + (WOKEN_SECONDS if await _woken(house, live, port) else 0.0)
+    while True:
+        inner = (await live.ready()).environment
+        found = inner.peer_port(port) if isinstance(inner, SandboxedEnvironment) else None
+        try:
+            if found is None:
+                raise UnreachableError("the sandbox has ended")
+            return await found.open_stream(READ_BYTES)
+        except UnreachableError as error:
+            if error.why == NO_SERVER and time.monotonic() < until:
+                await asyncio.sleep(WOKEN_WAIT_SECONDS)
+                continue
+            if error.why == NO_SERVER:
+                problem = f"Nothing listens on port {port} of the sandbox."
+                hint = "Start a server there that listens on 127.0.0.1 or on all addresses, or use the port of one that runs."
+                raise Problem(502, ProblemCode.port_closed, problem, hint, retryable=True) from error
+            problem = f"Port {port} of the sandbox was not reached: {error.why}."
+            raise Problem(502, ProblemCode.port_failed, problem, "Try again in a moment.", retryable=True) from error
+
+
+async def _woken(house: House, live: LiveSandbox, port: int) -> bool:
+    """Wake a sandbox if it is paused and wants that; return whether it did. Raises Problem, SandboxError."""
     try:
-        if found is None:
-            raise UnreachableError("the sandbox has ended")
-        return await found.open_stream(READ_BYTES)
-    except UnreachableError as error:
-        if error.why == NO_SERVER:
-            problem = f"Nothing listens on port {port} of the sandbox."
-            hint = "Start a server there that listens on 127.0.0.1 or on all addresses, or use the port of one that runs."
-            raise Problem(502, ProblemCode.port_closed, problem, hint, retryable=True) from error
-        problem = f"Port {port} of the sandbox was not reached: {error.why}."
-        raise Problem(502, ProblemCode.port_failed, problem, "Try again in a moment.", retryable=True) from error
+        return await wake(house.fleet.workers, house.fleet.changes, live, by_port=True)
+    except (Problem, SandboxError) as error:
+        if live.is_over:
+            raise
+        log.info("%s was not woken by a request to port %s: %s", live.record.id, port, error)
+        # Not the reason, such as what a tenant has in use: whoever asks need not have a key.
+        raise Problem(
+            503,
+            ProblemCode.port_failed,
+            "The sandbox is paused, and could not be woken.",
+            f"Try again in {AGAIN_SECONDS:g} s. Its owner is answered the reason: POST /v1/sandboxes/{live.record.id}/resume.",
+            retryable=True,
+            headers={"Retry-After": f"{AGAIN_SECONDS:g}"},
+        ) from error
+
+
+def worded(house: House, name: PortName, problem: Problem) -> Problem:
+    """Return a refusal in the words of the dialect in which the sandbox was made."""
+    live = house.fleet.known(name.sandbox)
+    return problem if live is None else in_words_of_e2b(problem, live.record, name.port)
 
 
 def _is_own_page(request: PortRequest) -> bool:

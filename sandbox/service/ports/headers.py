@@ -81,14 +81,21 @@ def without_token(query: bytes) -> bytes:
     )
 
 
-def request_headers(headers: Headers, *, client: str, scheme: str, host: str, upgrade: bool = False) -> Headers:
-    """Return the headers with which a request goes into a sandbox. ``upgrade`` leaves it one to a WebSocket."""
+def request_headers(
+    headers: Headers, *, client: str, scheme: str, host: str, masked: bytes | None = None, upgrade: bool = False
+) -> Headers:
+    """Return the headers with which a request goes into a sandbox.
+
+    ``masked`` takes the place of its Host. ``upgrade`` leaves it a request for a WebSocket.
+    """
     dropped = _HOP_BY_HOP | _FORWARDED | _OURS | _named_in_connection(headers)
     kept = [
         (name, cleaned)
         for name, value in headers
         if _plain(name) not in dropped and not _tells(name, value) and (cleaned := _without_cookie(name, value)) is not None
     ]
+    if masked is not None:
+        kept = [(b"host", masked), *((name, value) for name, value in kept if name != b"host")]
     if any(name == b"transfer-encoding" for name, _ in headers) and not upgrade:
         kept = [*((name, value) for name, value in kept if name != b"content-length"), (b"transfer-encoding", b"chunked")]
     _, _, port = host.rpartition(":")
@@ -101,6 +108,11 @@ def request_headers(headers: Headers, *, client: str, scheme: str, host: str, up
         (b"x-forwarded-proto", scheme.encode("latin-1")),
         (b"x-forwarded-port", (port if port.isdecimal() else "443" if scheme == "https" else "80").encode()),
     ]
+
+
+def as_written(headers: Headers) -> Headers:
+    """Return headers with their names as clients write them, Host and not host: some simple servers know no other."""
+    return [(name.title(), value) for name, value in headers]
 
 
 def response_headers(headers: Headers) -> Headers:

@@ -21,8 +21,9 @@ from sandbox.service.http.reading import new_request_id
 from sandbox.service.operators.facts import PORT_ROUTE as ROUTE
 from sandbox.service.operators.facts import note
 
-from .access import READ_BYTES, Admission, PortRequest, account_of, admit, connect, key_place
-from .headers import COOKIE, request_headers, response_headers, text_of, without_token
+from .access import READ_BYTES, Admission, PortRequest, account_of, admit, connect, key_place, worded
+from .headers import COOKIE, as_written, request_headers, response_headers, text_of, without_token
+from .traffic import masked_host
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +58,10 @@ async def pass_on(house: House, scope: Scope, receive: Receive, send: Send, name
     try:
         answer = await _answered(house, request, receive, send)
     except SandboxError as error:
-        answer = refusal(problem_of(error))
+        answer = refusal(worded(house, name, problem_of(error)))
     except Problem as problem:
         note(scope, code=problem.code.value)
-        answer = refusal(problem)
+        answer = refusal(worded(house, name, problem))
     if answer is not None:
         await answer(scope, receive, send)
 
@@ -100,7 +101,7 @@ async def _answered(house: House, request: PortRequest, receive: Receive, send: 
     )
     with key_place(house, admission), house.connections.open(connection):
         # A task of its own: it can be ended without ending the server's.
-        exchange = asyncio.ensure_future(_exchanged(request, admission, counted_receive, tracked_send))
+        exchange = asyncio.ensure_future(_exchanged(house, request, admission, counted_receive, tracked_send))
         try:
             await asyncio.wait([exchange])
         finally:
@@ -124,10 +125,10 @@ def _with_cookie(request: PortRequest, admission: Admission) -> Response | None:
     return answer
 
 
-async def _exchanged(request: PortRequest, admission: Admission, receive: Receive, send: Send) -> None:
+async def _exchanged(house: House, request: PortRequest, admission: Admission, receive: Receive, send: Send) -> None:
     """Pass one request and its response on. Raises Problem, SandboxError, as long as no response was begun."""
-    stream = await connect(admission.live, request.name.port)
-    exchange = Exchange(stream, receive, send)
+    stream = await connect(house, admission.live, request.name.port)
+    exchange = Exchange(stream, receive, send, masked_host(admission.live.record, request.name.port))
     try:
         await exchange.run(request)
     finally:
@@ -147,8 +148,9 @@ class Exchange:
     and what it says after a response, or instead of one, would be the answer to the request of somebody else.
     """
 
-    def __init__(self, stream: PortStream, receive: Receive, send: Send) -> None:
+    def __init__(self, stream: PortStream, receive: Receive, send: Send, masked: bytes | None = None) -> None:
         self.complete = False
+        self._masked = masked
         self._stream, self._receive, self._send = stream, receive, send
         self._server = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
         self._begun = False
@@ -157,14 +159,16 @@ class Exchange:
     async def run(self, request: PortRequest) -> None:
         """Pass the request and the response on. Raises Problem, as long as no response was begun."""
         query = without_token(request.query)
-        headers = request_headers(request.headers, client=request.client, scheme=request.scheme, host=request.host_text)
+        headers = request_headers(
+            request.headers, client=request.client, scheme=request.scheme, host=request.host_text, masked=self._masked
+        )
         if not any(name == b"host" for name, _ in headers):
             headers.append((b"host", request.host_text.encode("latin-1")))
         expects = (text_of(headers, "expect") or "").lower() == "100-continue"
         body = asyncio.ensure_future(self._pass_body(expects))
         try:
             target = request.path + (b"?" + query if query else b"")
-            self._write(h11.Request(method=request.method, target=target, headers=headers))
+            self._write(h11.Request(method=request.method, target=target, headers=as_written(headers)))
             if not expects:
                 self._may_send_body.set()
             response = asyncio.ensure_future(self._pass_response())

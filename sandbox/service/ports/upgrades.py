@@ -24,9 +24,10 @@ from sandbox.service.http.hosts import Host, PortName, parse_host, parse_port_na
 from sandbox.service.http.problems import Problem, ProblemCode, draining, problem_of
 from sandbox.service.tenants.account import Account
 
-from .access import READ_BYTES, PortRequest, account_of, admit, connect, key_place
-from .headers import request_headers, response_headers, text_of, without_token
+from .access import READ_BYTES, PortRequest, account_of, admit, connect, key_place, worded
+from .headers import as_written, request_headers, response_headers, text_of, without_token
 from .proxy import CLOSE_SECONDS, HEAD_BYTES, close_soon, refusal
+from .traffic import masked_host
 
 # A peer that sends and does not read what it is answered, such as pongs, is cut.
 MOST_UNREAD_BYTES = 2 << 20
@@ -129,9 +130,9 @@ class Passage:
         except (OSError, h11.ProtocolError):  # one side is gone
             self._writer.transport.abort()
         except SandboxError as error:
-            self._refuse(problem_of(error))
+            self._refuse(worded(self._house, name, problem_of(error)))
         except Problem as problem:
-            self._refuse(problem)
+            self._refuse(worded(self._house, name, problem))
         finally:
             self._writer.close()
             asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._writer.transport.abort)
@@ -174,22 +175,28 @@ class Passage:
             key_place(self._house, admission),
             self._house.connections.open(connection),
         ):
-            stream = await connect(admission.live, request.name.port)
+            stream = await connect(self._house, admission.live, request.name.port)
             try:
-                await self._pass(stream, request, account)
+                await self._pass(stream, request, account, masked_host(admission.live.record, request.name.port))
             except BaseException:
                 stream.abort("the client has left")
                 raise
             close_soon(stream)
 
-    async def _pass(self, stream: PortStream, request: PortRequest, account: Account) -> None:
+    async def _pass(self, stream: PortStream, request: PortRequest, account: Account, masked: bytes | None) -> None:
         query = without_token(request.query)
         headers = request_headers(
-            request.headers, client=request.client, scheme=request.scheme, host=request.host_text, upgrade=True
+            request.headers,
+            client=request.client,
+            scheme=request.scheme,
+            host=request.host_text,
+            masked=masked,
+            upgrade=True,
         )
         server = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
         target = request.path + (b"?" + query if query else b"")
-        stream.writer.write(server.send(h11.Request(method=request.method, target=target, headers=headers)) or b"")
+        asked = h11.Request(method=request.method, target=target, headers=as_written(headers))
+        stream.writer.write(server.send(asked) or b"")
         server.send(h11.EndOfMessage())
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):

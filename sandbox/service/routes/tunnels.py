@@ -29,7 +29,7 @@ async def tunnel(websocket: WebSocket, caller: User, sandbox_id: str, port: str)
     live, number = sandbox_of(websocket, caller, sandbox_id), port_of(port)
     wire = Socket(websocket)
     with house.connections.open(OpenConnection(sandbox_id, caller.tenant, caller.key, wire.end)):
-        stream = await connect(live, number)
+        stream = await connect(house, live, number)
         try:
             await wire.accept()
             client_ended = asyncio.Event()

@@ -15,8 +15,8 @@ from fastapi import Depends, Request
 from sandbox.docker.container.profiles import E2B
 from sandbox.service.clock import now
 from sandbox.service.fleet.live_sandbox import LiveSandbox
+from sandbox.service.fleet.waking import wake
 from sandbox.service.house import House, house_of
-from sandbox.service.http.bodies import UpdateSandbox
 from sandbox.service.http.problems import Problem
 from sandbox.service.keys import Caller, Keys
 from sandbox.service.operators.facts import note
@@ -87,18 +87,10 @@ async def _session(request: Request, found: tuple[Caller, LiveSandbox | None, st
     await visit.wait(house.tenants.pace)
     if live is None:
         raise SandboxGoneError(sandbox)
-    await wake(house, live)
+    await wake(house.fleet.workers, house.fleet.changes, live)
     if live.record.state != "running":
         raise SandboxGoneError(sandbox)
     return Session(house, caller, live, _user(request))
-
-
-async def wake(house: House, live: LiveSandbox) -> None:
-    """Have a paused sandbox go on if it asked to be woken by requests. Raises Problem, SandboxError."""
-    options = options_of(live.record) or {}
-    if live.record.state == "paused" and options.get("auto_resume"):
-        await house.fleet.changes.resume(live)
-        await house.fleet.changes.update(live, UpdateSandbox.model_validate({"time_to_live_seconds": float(options["timeout"])}))
 
 
 def _by_token(request: Request) -> tuple[Caller, LiveSandbox | None, str]:

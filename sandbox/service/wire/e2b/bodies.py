@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sandbox.service.fleet.waking import OPTION as WAKE
 from sandbox.service.http.bodies import CreateSandbox, Metadata, NetworkBody, Rules
 from sandbox.service.http.json_text import read_json
 from sandbox.service.http.problems import Problem, ProblemCode
+from sandbox.service.ports.traffic import MASK, Traffic, check_mask
 from sandbox.service.ports.traffic import OPTION as TRAFFIC
-from sandbox.service.ports.traffic import Traffic
 from sandbox.service.tenants.rules import Ceiling
 
 from .access import OPTIONS
@@ -61,11 +62,12 @@ class NetworkConfig(_Asked):
             ("rules", self.rules),
             ("dnsServers", self.dns_servers),
             ("egressProxy", self.egress_proxy),
-            ("maskRequestHost", self.mask_request_host),
             ("httpsPorts", self.https_ports),
         ):
             if value:
                 raise refused(f"network.{name}", "Leave it out: Gamebox has no such rule.")
+        if self.mask_request_host is not None:
+            check_mask(self.mask_request_host)
 
     def data(self) -> dict[str, Any]:
         """Return it as it was asked for."""
@@ -129,6 +131,7 @@ class NewSandbox(_Asked):
                 "on_timeout": "pause" if self.auto_pause else "kill",
                 "auto_resume": self.auto_resume is not None and self.auto_resume.enabled,
                 "public": network.allow_public_traffic is not False,
+                "mask": network.mask_request_host or None,
                 "internet": self.allow_internet_access,
                 "network": network.data(),
             },
@@ -151,7 +154,9 @@ class E2BSandbox(CreateSandbox):
         """See the base class."""
         end = {"at_end": "pause"} if self.wire["on_timeout"] == "pause" else {}
         traffic: Traffic = "public" if self.wire["public"] else "token"
-        return {**super().options(), **end, TRAFFIC: traffic, OPTIONS: self.wire}
+        mask = {MASK: self.wire["mask"]} if self.wire["mask"] else {}
+        wake = {WAKE: self.wire["timeout"]} if self.wire["auto_resume"] else {}
+        return {**super().options(), **end, **wake, **mask, TRAFFIC: traffic, OPTIONS: self.wire}
 
 
 class Timeout(_Asked):

@@ -210,11 +210,14 @@ async def set_network(request: Request, caller: Manager, sandbox_id: str) -> Res
     house = house_of(request)
     body: bodies.NetworkConfig = bodies.read(bodies.NetworkConfig, await body_of(request, BODY_BYTES))
     live = sandbox_of(house, caller, sandbox_id)
+    if body.mask_request_host is not None:
+        raise bodies.refused("maskRequestHost of a sandbox that is there", "Give it when you create one.")
     network = body.body(house.tenants.active(caller.tenant).ceiling)
     await house.fleet.changes.update(live, UpdateSandbox.model_validate({"network": network}))
     options = options_of(live.record) or {}
-    kept = {"allowPublicTraffic": options.get("network", {}).get("allowPublicTraffic")}
-    asked = {**{name: value for name, value in kept.items() if value is not None}, **body.data()}
+    # These are of the ports, and hold as long as the sandbox.
+    kept = {name: value for name, value in options.get("network", {}).items() if name in ("allowPublicTraffic", "maskRequestHost")}
+    asked = {**kept, **body.data()}
     await house.fleet.changes.note_options(live, {"e2b": {**options, "network": asked}})
     return Response(status_code=204)
 

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 
+from sandbox.service.addresses import first_key, ports_domain, service_address, trusting
+from sandbox.service.http.hosts import LOCALHOST
 from sandbox.service.settings import Settings
 
 
-def variables(settings: Settings) -> Mapping[str, str]:
-    """Return the variables for a service with these settings; without the key if it has not made its first one yet."""
-    url = f"{'http' if settings.tls_cert is None else 'https'}://{_host(settings)}:{settings.port}"
-    found = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url}
-    try:
-        key = (settings.data / "admin.key").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return found
-    return {**found, "E2B_API_KEY": key}
+def variables(settings: Settings, port: int | None = None, *, resolves: bool = True) -> Mapping[str, str]:
+    """Return the variables for a service with these settings; without the key if it has not made its first one yet.
 
-
-def _host(settings: Settings) -> str:
-    """Return a name at which clients of this machine reach the service."""
-    named = next((each for each in settings.allowed_hosts if not each.startswith("*.")), None)
-    if named is not None:
-        return named
-    try:
-        address = ip_address(settings.host)
-    except ValueError:
-        return settings.host
-    if address.is_unspecified:
-        return "127.0.0.1" if address.version == 4 else "[::1]"
-    return settings.host if address.version == 4 else f"[{settings.host}]"
+    With TLS, clients find each sandbox by its name, unless names below the domain do not resolve (``resolves``).
+    """
+    url, key = service_address(settings, port), first_key(settings)
+    has_names = settings.is_encrypted and settings.domain != LOCALHOST
+    return {
+        "E2B_API_URL": url,
+        **({"E2B_DOMAIN": ports_domain(settings, port)} if has_names else {}),
+        **({} if has_names and resolves else {"E2B_SANDBOX_URL": url}),
+        **({} if key is None else {"E2B_API_KEY": key}),
+        **trusting(settings),
+    }

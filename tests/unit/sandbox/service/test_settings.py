@@ -13,7 +13,7 @@ from sandbox.service.fleet.pools import specs
 from sandbox.service.folder import own_folder
 from sandbox.service.server import serve
 from sandbox.service.settings import read_settings
-from sandbox.service.tls import check_tls
+from sandbox.service.tls.given import check_tls
 
 
 @pytest.fixture(autouse=True)
