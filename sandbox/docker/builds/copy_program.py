@@ -211,10 +211,11 @@ def find_owner(text: str, root: str) -> tuple[int, int]:
     user, _, group = text.partition(":")
     if user in ("", "root", "0") and group in ("", "root", "0"):
         return 0, 0
-    row = find_row(os.path.join(root, "etc/passwd"), user or "0", 2)
+    user = user or "0"
+    row = find_row(os.path.join(root, "etc/passwd"), user, 3)
     if row is None and not user.isdecimal():
         raise RefusalError(f"The image has no user {user[:100]!r}.")
-    uid, gid = (int(row[2]), int(row[3])) if row is not None else (int(user or "0"), int(user or "0"))
+    uid, gid = (int(row[2]), int(row[3])) if row is not None else (int(user), int(user))
     if group:
         row = find_row(os.path.join(root, "etc/group"), group, 2)
         if row is None and not group.isdecimal():
@@ -223,14 +224,14 @@ def find_owner(text: str, root: str) -> tuple[int, int]:
     return uid, gid
 
 
-def find_row(path: str, name: str, number_at: int) -> list[str] | None:
-    """Return the row of a file like /etc/passwd with that name or number."""
+def find_row(path: str, name: str, last_number: int) -> list[str] | None:
+    """Return the row of a file like /etc/passwd with that name or number; its columns 2 to ``last_number`` are numbers."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             rows = [line.rstrip("\n").split(":") for line in file.read(1 << 20).split("\n")]
     except OSError:
         return None
-    numbered = [row for row in rows if len(row) > number_at and all(part.isdecimal() for part in row[2 : number_at + 1])]
+    numbered = [row for row in rows if len(row) > last_number and all(part.isdecimal() for part in row[2 : last_number + 1])]
     return next((row for row in numbered if row[0] == name), next((row for row in numbered if row[2] == name), None))
 
 

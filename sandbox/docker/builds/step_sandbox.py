@@ -15,6 +15,7 @@ from typing import Any
 from sandbox.docker.container.profiles import BUILD
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.images.runtime import ARGV
+from sandbox.envelope import Notice
 from sandbox.environment.base import cancelling
 from sandbox.errors import ErrorCode
 from sandbox.limits import Limits
@@ -29,6 +30,9 @@ from .steps import Copy, Run
 
 _ARCHIVE = f"{BUILD.workspace}/archive"
 _LEAST_SECRET = 8
+# Notices that say why a step fails, or why its image may lack something; the others are for models.
+_REASONS = ("no_space", "out_of_memory", "file_too_large", "too_many_processes", "too_many_open_files", "cpu_limit")
+_WARNINGS = (*_REASONS, "network_denied", "network_cut", "write_lost", "disk_nearly_full", "service_refused")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,7 @@ class StepSandbox:
 
     def __init__(self, env: DockerEnvironment, log: BuildLog, cancel: CancelToken, left: Callable[[], float]) -> None:
         self.env, self._log, self._cancel, self._left = env, log, cancel, left
+        self._notices: tuple[Notice, ...] = ()
 
     def make_folders(self, folders: tuple[tuple[str, str], ...]) -> None:
         """Make working directories. Raises StepFailedError and SandboxError."""
@@ -89,21 +94,17 @@ class StepSandbox:
         result = self._run(
             argv,
             seconds,
-            env=dict(configuration.env),
+            env={**dict(step.env), **configuration.env},
             cwd=configuration.workdir,
             user=_user(user),
             on_output=self._log.output,
         )
         self._log.flush()
-        if result.oom_killed:
-            raise StepFailedError(
-                "a process was killed for memory",
-                f"Give the build more memory than {self.env.limits.memory_bytes} bytes, or have the step use less.",
-                result.exit_code,
-            )
+        for notice in self._notices:
+            if notice.code in _WARNINGS:
+                self._log.say(f"{notice.message} {notice.hint}", "warn")
         if result.exit_code != 0:
-            end = f"signal {result.signal}" if result.exit_code is None else f"exit status {result.exit_code}"
-            raise StepFailedError(f"its command ended with {end}", _hint_for(result.exit_code), result.exit_code)
+            raise self._failed("its command", result, _hint_for(result.exit_code))
         if result.left_running:
             self._log.say(f"ending {result.left_running} processes that the step left running: an image has none", "warn")
             self.env.kill(result.id)
@@ -140,12 +141,20 @@ class StepSandbox:
         try:
             answer = json.loads(result.stdout.strip().rpartition("\n")[2])
         except ValueError:
-            end = "was killed for memory" if result.oom_killed else f"ended with {result.shell_status}"
-            raise StepFailedError(f"the program that copies files {end}", "Copy less at once.") from None
+            raise self._failed("the program that copies files", result, "Copy less at once.") from None
         if not isinstance(answer, dict) or "error" in answer:
             reason = str(answer.get("error", "") if isinstance(answer, dict) else "")[:1000]
             raise StepFailedError(reason.rstrip(".") or "the program that copies files failed", "Correct the archive or the step.")
         return {name: int(answer.get(name, 0)) for name in ("files", "bytes")}
+
+    def _failed(self, what: str, result: RunResult, hint: str) -> StepFailedError:
+        """Return the error for a program that failed, with the limit that it hit if it did."""
+        why = next((notice for notice in self._notices if notice.code in _REASONS), None)
+        end = f"signal {result.signal}" if result.exit_code is None else f"exit status {result.exit_code}"
+        if why is None:
+            return StepFailedError(f"{what} ended with {end}", hint, result.exit_code)
+        reason = f"{why.message[:1].lower()}{why.message[1:].rstrip('.')} ({end})"
+        return StepFailedError(reason, why.hint, result.exit_code)
 
     def _run(self, argv: tuple[str, ...], seconds: float, **options: Any) -> RunResult:
         left = self._left()
@@ -155,6 +164,7 @@ class StepSandbox:
         envelope = self.env.run(
             argv=argv, timeout_seconds=max(0.1, allowed), session=None, cancel=self._cancel, **options
         )
+        self._notices = envelope.notices
         if envelope.ok and envelope.result is not None:
             return envelope.result
         self._log.flush()

@@ -22,12 +22,14 @@ class Run:
     """Run a command of the shell, as ``user`` or as the user of the steps before it.
 
     ``argv`` runs a program without a shell instead. ``timeout_seconds`` is at most what the limits of the build allow.
+    ``env`` are variables of this command alone, which are no part of the image; those of the image go before them.
     ``force`` runs it though its layer is in the cache; every later step runs then, too.
     """
 
     command: str = ""
     argv: tuple[str, ...] = ()
     user: str = ""
+    env: tuple[tuple[str, str], ...] = ()
     timeout_seconds: float | None = None
     force: bool = False
 
@@ -35,6 +37,7 @@ class Run:
         if bool(self.command.strip()) == bool(self.argv):
             raise invalid("RUN has no command.", "Give command or argv.")
         _check_texts("RUN", self.command, self.user, *self.argv)
+        _check_variables("RUN", self.env)
         if self.timeout_seconds is not None and not 0 < self.timeout_seconds < float("inf"):
             raise invalid(f"The timeout of a RUN is {self.timeout_seconds}.", "Give seconds, more than 0.")
 
@@ -79,10 +82,7 @@ class Env:
     variables: tuple[tuple[str, str], ...]
 
     def __post_init__(self) -> None:
-        for name, value in self.variables:
-            if not _VARIABLE.fullmatch(name):
-                raise invalid(f"{value_text(name)} is not a name for a variable.", "Use letters, digits and underscores.")
-            _check_texts("ENV", value)
+        _check_variables("ENV", self.variables)
 
     def __str__(self) -> str:
         return f"ENV {' '.join(name for name, _ in self.variables)}"
@@ -160,6 +160,13 @@ class Plan:
 def invalid(message: str, hint: str = "") -> SandboxError:
     """Return the error for a plan that cannot be carried out."""
     return SandboxError(ErrorCode.invalid_arguments, message, hint)
+
+
+def _check_variables(where: str, variables: tuple[tuple[str, str], ...]) -> None:
+    for name, value in variables:
+        if not _VARIABLE.fullmatch(name):
+            raise invalid(f"{value_text(name)} is not a name for a variable.", "Use letters, digits and underscores.")
+        _check_texts(where, value)
 
 
 def _check_texts(where: str, *texts: str) -> None:

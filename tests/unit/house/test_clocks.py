@@ -23,6 +23,9 @@ SHOWN = {
     "sandbox/client/listing.py",  # ages that are shown
     "sandbox/client/time_to_live.py",  # when a service, whose clock it is, ends a sandbox
     "sandbox/docker/container/create.py",  # a label for people
+    "sandbox/docker/builds/log.py",  # when a line was printed, to be shown
+    "sandbox/docker/builds/archives.py",  # for how long a file was not used, by the times of files
+    "sandbox/docker/builds/layers.py",  # for how long an image was not used, by the engine's times
     "sandbox/docker/kept/inventory.py",  # ages that are shown
     "sandbox/docker/kept/owners.py",  # since when, to be shown; a week after which a file may go
     "sandbox/guest/state/scanning.py",  # compared with the times of files, which are of that clock

@@ -17,7 +17,7 @@ def test_disks_of_different_sizes_are_formatted_at_once(tmp_path: Path, monkeypa
     """No thread waits for the mkfs of another size; of one size only one runs mkfs."""
     both, calls = threading.Barrier(2), []
 
-    def format_disk(size_bytes: int, uid: int) -> tuple[tuple[int, bytes], ...]:
+    def format_disk(size_bytes: int, uid: int, bare: bool) -> tuple[tuple[int, bytes], ...]:
         calls.append(size_bytes)
         both.wait(timeout=10)
         return ()
