@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 from sandbox.messages import arguments as argument_words
@@ -15,6 +16,8 @@ from .actions import EMPTY_SCHEMA, Action
 
 # What the providers of models accept as the name of a function.
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+# A server may declare schemas of any size.
+REMEMBERED_SCHEMA_CHARS = 16_384
 
 
 class ActionWarning(UserWarning):
@@ -73,7 +76,7 @@ class ActionRegistry:
 
         try:
             if self._valid_schemas.get(action.name) is not schema:  # a check takes a third of the time of a step
-                Draft202012Validator.check_schema(schema)
+                _check_schema(schema)
                 self._valid_schemas[action.name] = schema
             # An empty registry of schemas: a $ref is never fetched from the network.
             errors = list(Draft202012Validator(schema, registry=Registry()).iter_errors(dict(args)))
@@ -89,6 +92,28 @@ class ActionRegistry:
     def _valid_schemas(self) -> dict[str, Mapping[str, Any]]:
         """The schemas that were found valid, by the name of the action."""
         return {}
+
+
+def _check_schema(schema: Mapping[str, Any]) -> None:
+    """Raise SchemaError if a schema is not valid. Equal ones are checked once: each agent has its own of the same operations."""
+    from jsonschema import Draft202012Validator
+
+    try:
+        text = json.dumps(schema, sort_keys=True)
+        is_json = len(text) <= REMEMBERED_SCHEMA_CHARS and json.loads(text) == schema
+    except (TypeError, ValueError, RecursionError):
+        is_json = False
+    if is_json:
+        _check_schema_text(text)
+    else:
+        Draft202012Validator.check_schema(schema)
+
+
+@lru_cache(maxsize=256)
+def _check_schema_text(text: str) -> None:
+    from jsonschema import Draft202012Validator
+
+    Draft202012Validator.check_schema(json.loads(text))
 
 
 def as_action(item: Action | Callable[..., Any]) -> Action:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from sandbox.envelope import Result
@@ -50,13 +52,20 @@ def operation(
 
 def schema_of(request: type[Request]) -> dict[str, Any]:
     """Return the JSON schema of a request's arguments, without titles: what a model gets as ``parameters``."""
+    found: dict[str, Any] = json.loads(_schema_text(request))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _schema_text(request: type[Request]) -> str:
+    """Return the schema as JSON. pydantic takes 3 ms to make one, and every agent has eighteen; a copy is read in 0.02 ms."""
     schema: dict[str, Any] = _without_titles(request.model_json_schema())
     schema.pop("description", None)
     # For callers in Python; a model does not lose its connection.
     for name in ("request_id", *request.host_only()):
         schema["properties"].pop(name, None)
     schema.setdefault("required", [])
-    return schema
+    return json.dumps(schema)
 
 
 def _without_titles(node: Any) -> Any:

@@ -27,15 +27,20 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GAMEBOX_SERVICE_IMAGES", IMAGE)
 
 
+MAIN = "from agent.cli.app import main; main()"
+# A cut is hidden for 8 s in place of 30, and a call of the engine given up after 20 s in place of 60: more would be waited for nothing.
+SOON_LOST = "from sandbox.docker.kept import attach; attach.RECONNECT_SECONDS = 8.0; "
+SOON_GIVEN_UP = "from sandbox.docker.engine import client; client.connect.__defaults__ = (20, None); "
+
+
 def beside(own: OwnEngine) -> str:
     """Return what to start a service by that asks sandboxes past the engine, as it does where that has its usual socket."""
     socket = own.address.removeprefix("unix://")
-    patch = f"from sandbox.docker.container import shortcut; shortcut.SOCKETS = ({socket!r},)"
-    return f"{patch}; from agent.cli.app import main; main()"
+    return f"from sandbox.docker.container import shortcut; shortcut.SOCKETS = ({socket!r},); {MAIN}"
 
 
-def serving(own: OwnEngine, tmp_path: Path) -> Iterator[tuple[OwnEngine, Api]]:
-    service = ServiceProcess(tmp_path / "data", "--stop-all").start()
+def serving(own: OwnEngine, tmp_path: Path, program: str | None = None) -> Iterator[tuple[OwnEngine, Api]]:
+    service = ServiceProcess(tmp_path / "data", "--stop-all", program=program).start()
     try:
         with Api(service) as api:
             yield own, api
@@ -47,7 +52,7 @@ def serving(own: OwnEngine, tmp_path: Path) -> Iterator[tuple[OwnEngine, Api]]:
 def restoring(tmp_path: Path) -> Iterator[tuple[OwnEngine, Api]]:
     """A service on an engine whose containers survive its restart."""
     with running(live_restore=True) as own:
-        yield from serving(own, tmp_path)
+        yield from serving(own, tmp_path, SOON_LOST + MAIN)
 
 
 @pytest.fixture
@@ -58,10 +63,10 @@ def forgetting(tmp_path: Path) -> Iterator[tuple[OwnEngine, Api]]:
 
 
 def test_an_engine_that_was_away_for_long_loses_no_sandbox(restoring: tuple[OwnEngine, Api]) -> None:
-    """Longer than a cut is hidden (30 s): the connection is given up, and the service makes another one."""
+    """Longer than a cut is hidden: the connection is given up, and the service makes another one."""
     own, api = restoring
     ident = api.create(image=IMAGE)
-    late = api.run(ident, "sleep 60; echo late", background=True)["result"]["id"]
+    late = api.run(ident, "sleep 30; echo late", background=True)["result"]["id"]
     own.kill()
     began = time.monotonic()
     answer = api.run(ident, "true", timeout_seconds=5)
@@ -110,9 +115,9 @@ def test_while_the_engine_is_away_sandboxes_go_on_and_requests_to_it_are_503(
 
 
 def test_while_the_engine_stands_still_what_needs_it_is_given_up_and_leaves_nothing(tmp_path: Path) -> None:
-    """It takes connections and answers nothing: a creation is given up after the 60 s of a call, and removed later."""
+    """It takes connections and answers nothing: a creation is given up after the time of a call, and removed later."""
     with running(live_restore=True) as own:
-        service = ServiceProcess(tmp_path / "data", "--stop-all", program=beside(own)).start()
+        service = ServiceProcess(tmp_path / "data", "--stop-all", program=SOON_GIVEN_UP + beside(own)).start()
         try:
             with Api(service) as api:
                 stays = api.create(image=IMAGE)

@@ -133,6 +133,15 @@ def test_a_run_goes_on_after_arguments_that_cannot_be_checked() -> None:
     assert run.result == {"price": 4}
 
 
+def test_only_equal_schemas_are_checked_once() -> None:
+    """One that JSON would make equal to a valid schema is still the function's to judge."""
+    for required in (["x"], ("x",)):
+        schema: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": required}
+        action = Action("a", lambda **kw: kw, "d", schema)
+        for _ in range(2):
+            assert ActionRegistry().validate_args(action, {"x": "no"})[0] is isinstance(required, tuple)
+
+
 def test_a_reference_in_a_schema_is_never_fetched() -> None:
     action = Action(
         "a", lambda **kw: kw, "d", {"type": "object", "properties": {"x": {"$ref": "http://127.0.0.1:9/s"}}}
