@@ -88,7 +88,8 @@ class ImageStore:
     def prune(self, unused_seconds: float = 0.0) -> int:
         """Remove layers in the cache that no build has used for that long and no named image needs. Return the bytes freed.
 
-        Layers on the way to a named image stay: the engine needs them anyway, and the next build of the same finds them.
+        Layers on the way to a named image stay: the engine needs them anyway, and the next build of the same finds them. A build
+        that is under way fails if a layer it is about to use goes, so ``unused_seconds`` should be more than builds take.
         """
         client = connect()
         before = self._layers(client)
@@ -108,6 +109,15 @@ class ImageStore:
                     engine.untag(client, self.owner, engine.cache_tag(key))
         after = self._layers(client)
         return sum(each for chain, each in before.items() if chain not in after)
+
+    def remove_all(self) -> int:
+        """Remove every image and layer of the owner that no sandbox uses, and return the bytes freed."""
+        before = self.bytes_used()
+        for image in self.list():
+            for name in image.names:
+                self.remove(name)
+        self.prune()
+        return before - self.bytes_used()
 
     def _images(self, client: docker.DockerClient) -> Iterator[Image]:
         with translated():

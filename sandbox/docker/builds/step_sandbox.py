@@ -30,6 +30,8 @@ from .steps import Copy, Run
 
 _ARCHIVE = f"{BUILD.workspace}/archive"
 _LEAST_SECRET = 8
+# After the end of the build: for the commit of its last layer.
+_END_SECONDS = 1800.0
 # Notices that say why a step fails, or why its image may lack something; the others are for models.
 _REASONS = ("no_space", "out_of_memory", "file_too_large", "too_many_processes", "too_many_open_files", "cpu_limit")
 _WARNINGS = (*_REASONS, "network_denied", "network_cut", "write_lost", "disk_nearly_full", "service_refused")
@@ -180,11 +182,12 @@ def step_sandbox(
     surroundings: Surroundings, image_id: str, log: BuildLog, cancel: CancelToken, deadline: float
 ) -> Iterator[StepSandbox]:
     """Start the sandbox of one step, and end it after the block. Raises SandboxError."""
+    left = max(0.0, deadline - time.monotonic())
     limits = replace(
         surroundings.limits,
-        max_timeout_seconds=max(surroundings.limits.max_timeout_seconds, 1.0),
+        max_timeout_seconds=max(surroundings.limits.max_timeout_seconds, left + 1.0),
         idle_seconds=None,
-        lifetime_seconds=max(60.0, deadline - time.monotonic() + 60.0),
+        lifetime_seconds=left + _END_SECONDS,
     )
     secret = {name: value for name, value in surroundings.env.items() if len(value.strip()) >= _LEAST_SECRET}
     env = DockerEnvironment(
