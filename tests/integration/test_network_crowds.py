@@ -19,7 +19,6 @@ import docker
 import pytest
 
 from sandbox import DockerEnvironment, Limits, Network
-from sandbox.guest.protocol.wire import TUNNEL_WINDOW
 
 from .observing import eventually
 from .serving import Server, serving
@@ -168,8 +167,8 @@ print(size, digest.hexdigest())
 """
         ident = env.run(python(source, server.port), background=True, session=None).unwrap().id
         settled = _settled(server)
-        # What its credit, the sockets' buffers and the sender's own write may take.
-        assert settled <= TUNNEL_WINDOW + (16 << 20)
+        # Its credit, and the buffers of two sockets, which the kernel makes as large as it likes.
+        assert settled <= 48 << 20
         beside = f"curl -sS {PROXY} {pages.url(30 << 20)} | wc -c"
         assert env.run(beside, session=None).unwrap().output.strip() == str(30 << 20)
         assert all(env.run("true", session=None).ok for _ in range(20))

@@ -131,11 +131,11 @@ def test_every_way_of_being_ready(docker_env: Make) -> None:
     [
         ({"command": "echo no table >&2; exit 3"}, "ended with exit code 3", "no table"),
         (
-            {"command": "echo waits; sleep 600", "ready": Ready(timeout_seconds=1)},
+            {"command": "echo waits; sleep 600", "ready": Ready(timeout_seconds=3)},
             "port 5432 is still not open",
             "waits",
         ),
-        ({"command": "echo asks; sleep 600", "ready": Ready(log="up", timeout_seconds=1)}, "matches 'up'", "asks"),
+        ({"command": "echo asks; sleep 600", "ready": Ready(log="up", timeout_seconds=3)}, "matches 'up'", "asks"),
     ],
 )
 def test_one_that_is_not_ready_fails_the_start_with_its_log(options: dict[str, object], said: str, log: str) -> None:

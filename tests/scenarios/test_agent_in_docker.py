@@ -152,7 +152,7 @@ def test_an_interrupted_agent_without_a_log_leaves_no_container(repo: Path, tmp_
             for number in signals:
                 os.kill(process.pid, number)
                 time.sleep(0.02)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=90)
         finally:
             process.kill()
     if signals != [signal.SIGKILL]:

@@ -79,7 +79,11 @@ def shared_service() -> ServiceProcess:
     folder = Path(tempfile.mkdtemp(prefix="gamebox-tests-service-"))
     made = ServiceProcess(folder / "data", "--stop-all")
 
+    own = os.getpid()
+
     def end() -> None:
+        if os.getpid() != own:
+            return  # a test forked
         made.stop()
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -11,6 +11,7 @@ import socket
 import socketserver
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 from websockets.asyncio.server import ServerConnection, serve
@@ -82,6 +83,13 @@ def echo(connection: socket.socket) -> None:
     """Sends back what comes."""
     while data := connection.recv(1 << 16):
         connection.sendall(data)
+
+
+def outlast(connection: socket.socket) -> None:
+    """Takes nothing that comes, and does not end before its client is gone altogether."""
+    while True:
+        connection.sendall(b".")
+        time.sleep(0.05)
 
 
 def stall(connection: socket.socket) -> None:

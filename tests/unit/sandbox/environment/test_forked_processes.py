@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -90,17 +91,26 @@ def test_a_commands_end_in_the_parent_is_seen_though_a_child_was_refused(env: Lo
     assert env.logs(started.id).unwrap().content == "done\n"
 
 
-def test_a_child_that_ends_through_atexit_leaves_the_parents_folders(env: LocalEnvironment) -> None:
-    """It removed the workspace of its parent: TemporaryDirectory has a finalizer that every process runs."""
-    pid = os.fork()
-    if not pid:
-        import atexit
+CHILD_ENDS = """
+import os, sys
+from pathlib import Path
+from sandbox import LocalEnvironment
+env = LocalEnvironment().start()
+env.write("kept.txt", "still here").unwrap()
+if not (child := os.fork()):
+    sys.exit()
+os.waitpid(child, 0)
+print(Path(env.workspace, "kept.txt").read_text(), end="")
+"""
 
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        atexit._run_exitfuncs()
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert Path(env.workspace, "kept.txt").read_text() == "still here"
+
+def test_a_child_that_ends_through_atexit_leaves_the_parents_folders() -> None:
+    """It removed the workspace of its parent: TemporaryDirectory has a finalizer that every process runs.
+
+    In a process of its own: a child of pytest's would also run what other tests have registered.
+    """
+    ran = subprocess.run([sys.executable, "-c", CHILD_ENDS], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.returncode) == ("still here", 0), ran.stderr
 
 
 def test_a_worker_of_multiprocessing_is_refused(env: LocalEnvironment) -> None:
