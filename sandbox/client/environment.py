@@ -59,8 +59,9 @@ WORKSPACE = "/workspace"
 class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
     """A sandbox of the service at ``url``; use it as a context manager, or ``start()`` and ``close()``.
 
-    ``url`` and ``api_key`` are those of GAMEBOX_URL and GAMEBOX_API_KEY unless they are given. The other options are those of
-    ``DockerEnvironment``; ``workspace`` and ``ca_bundle`` are read here and uploaded. The service decides what of them it allows.
+    ``url`` and ``api_key`` are those of GAMEBOX_URL and GAMEBOX_API_KEY unless they are given. ``ca_file``, or GAMEBOX_CA_FILE, has
+    authorities by which the certificate of the service is trusted, too. The other options are those of ``DockerEnvironment``;
+    ``workspace`` and ``ca_bundle`` are read here and uploaded. The service decides what of them it allows.
     ``metadata`` are texts to find the sandbox by. ``secrets`` and ``services`` name secrets that the service keeps, and
     ``cache`` asks for its package cache (docs/http.md).
 
@@ -77,6 +78,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         *,
         url: str | None = None,
         api_key: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
         limits: Limits | None = None,
         network: Network | None = None,
         env: Mapping[str, str] | None = None,
@@ -99,6 +101,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             "RemoteEnvironment",
             image=(image, str),
             workspace=(workspace, HOST_PATH | None),
+            ca_file=(ca_file, HOST_PATH | None),
             ca_bundle=(ca_bundle, HOST_PATH | None),
             profile=(profile, str),
             keep=(keep, bool),
@@ -106,7 +109,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
             idle_seconds=(idle_seconds, int | float | None),
         )
         check_variables("RemoteEnvironment", env or {})
-        self.service = Service(url, api_key)
+        self.service = Service(url, api_key, ca_file)
         self.image, self.profile, self.keep = image, profile, keep
         self.limits = limits or Limits()
         self.track_changes = track_changes
@@ -159,6 +162,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         *,
         url: str | None = None,
         api_key: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
         approver: Approver | None = None,
         renew: bool = False,
     ) -> Self:
@@ -166,7 +170,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
 
         With ``renew`` its time to live begins anew while it is used here. Raises SandboxError ``sandbox_not_found``.
         """
-        env = cls(url=url, api_key=api_key, approver=approver, keep=True, renew=renew)
+        env = cls(url=url, api_key=api_key, ca_file=ca_file, approver=approver, keep=True, renew=renew)
         try:
             env._take(env.service.json(Call("GET", _path_of(id), repeatable=True)))
         except BaseException:
@@ -482,7 +486,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
 
         def work(started: float) -> Envelope[op.ForkResult]:
             body = {"count": count, **({} if checkpoint is None else {"checkpoint": checkpoint})}
-            service = Service(self.service.url, self.service.api_key)  # its answer is needed also if this is closed meanwhile
+            service = self.service.another()  # its answer is needed also if this is closed meanwhile
             try:
                 found = Creation(service, f"{self._path()}/fork", body).carry_out()
             except SandboxError as error:
@@ -503,6 +507,7 @@ class RemoteEnvironment(RemoteState, RemoteNetwork, Environment):
         twin = RemoteEnvironment(
             url=self.service.url,
             api_key=self.service.api_key,
+            ca_file=self.service.ca_file,
             approver=self.approver,
             profile=self.profile,
             track_changes=self.track_changes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,7 @@ class DirectConnections:
         self,
         url: str,
         headers: Mapping[str, str],
+        trust: ssl.SSLContext | None = None,
         *,
         limits: httpx.Limits,
         socket_options: Iterable[tuple[int, int, int]],
@@ -44,7 +46,7 @@ class DirectConnections:
         self._headers = [(b"Host", base.netloc), *_pairs({"User-Agent": USER_AGENT, **headers})]
         self.is_closed = False
         self._pool = httpcore.ConnectionPool(
-            ssl_context=httpx.create_ssl_context() if base.scheme == "https" else None,
+            ssl_context=trust,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,

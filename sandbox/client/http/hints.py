@@ -18,6 +18,12 @@ UNREACHABLE = Hint(
     "Check that it is running there and that this host can reach it, or unset GAMEBOX_URL and leave out --remote to use this "
     "host's engine. Sandboxes of the service go on until their time to live is over.",
 )
+UNTRUSTED = Hint(
+    "Give ca_file=..., or set GAMEBOX_CA_FILE, with the authority of its certificate: of a service with --tls-local, that is "
+    "tls/ca.pem in its folder.",
+    "Set GAMEBOX_CA_FILE to the authority of its certificate: of a service with --tls-local, that is tls/ca.pem in its folder. "
+    "`gamebox serve --print-env gamebox` prints it on the host of the service.",
+)
 MISSING_KEY = Hint(
     "Give api_key=..., or set GAMEBOX_API_KEY; a new service writes its first key to admin.key in its folder.",
     "Set GAMEBOX_API_KEY to a key of the service, or unset GAMEBOX_URL to use this host's engine; a new service writes its first "

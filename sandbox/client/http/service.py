@@ -25,8 +25,9 @@ from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 
 from .codes import ProblemCode
 from .direct import DirectConnections
-from .hints import INVALID_ADDRESS, MISSING_KEY, UNREACHABLE, hint_of
+from .hints import INVALID_ADDRESS, MISSING_KEY, UNREACHABLE, UNTRUSTED, hint_of
 from .traces import trace_headers
+from .trust import is_untrusted, trust_of
 
 log = logging.getLogger(__name__)
 
@@ -89,14 +90,18 @@ class Call:
 class Service:
     """A service, by ``url`` and ``api_key`` or GAMEBOX_URL and GAMEBOX_API_KEY. May be used by many threads.
 
-    Raises SandboxError ``invalid_configuration`` for a missing or invalid address or key.
+    ``ca_file``, or GAMEBOX_CA_FILE, has authorities whose certificates are trusted, too. Raises SandboxError
+    ``invalid_configuration`` for a missing or invalid address, key or file.
     """
 
-    def __init__(self, url: str | None = None, api_key: str | None = None) -> None:
+    def __init__(
+        self, url: str | None = None, api_key: str | None = None, ca_file: str | os.PathLike[str] | None = None
+    ) -> None:
         self.url, loopback = _checked_url(url or os.environ.get(URL))
         if not loopback and self.url.startswith("http:"):
             log.warning("the key to %s crosses the network in the clear: use its https address", self.url)
         self.api_key = _checked_key(api_key or os.environ.get(API_KEY))
+        self.ca_file, self.trust = ca_file, trust_of(self.url, ca_file)
         headers = {"Authorization": f"Bearer {self.api_key}"}
         # The proxies of the environment are no way to this host.
         self._direct = loopback or not any(os.environ.get(name) for name in _PROXIES)
@@ -104,6 +109,7 @@ class Service:
             "base_url": self.url,
             "headers": headers,
             "trust_env": not loopback,
+            "verify": True if self.trust is None else self.trust,
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=IDLE_SECONDS),
         }
         self._lock = threading.Lock()
@@ -114,6 +120,10 @@ class Service:
 
     def __repr__(self) -> str:
         return f"<Service {self.url}>"
+
+    def another(self) -> Service:
+        """Return the same service with connections of its own."""
+        return Service(self.url, self.api_key, self.ca_file)
 
     @property
     def is_direct(self) -> bool:
@@ -129,7 +139,7 @@ class Service:
             if self._made is None and self._direct:
                 limits, headers = self._options["limits"], self._options["headers"]
                 self._made = DirectConnections(
-                    self.url, headers, limits=limits, socket_options=_KEEPALIVE, opened=self._note_socket
+                    self.url, headers, self.trust, limits=limits, socket_options=_KEEPALIVE, opened=self._note_socket
                 )
             elif self._made is None:
                 self._made = httpx.Client(**self._options)
@@ -138,7 +148,8 @@ class Service:
     def asynchronous(self) -> httpx.AsyncClient:
         """Return other connections, for the tasks of one event loop; the caller closes them."""
         limits = self._options["limits"]
-        transport = httpx.AsyncHTTPTransport(limits=limits, socket_options=_KEEPALIVE) if self._direct else None
+        verify = self._options["verify"]
+        transport = httpx.AsyncHTTPTransport(verify, limits=limits, socket_options=_KEEPALIVE) if self._direct else None
         return httpx.AsyncClient(**self._options, transport=transport)
 
     def close(self) -> None:
@@ -326,7 +337,7 @@ class Attempts:
             seconds = BEGUN_SECONDS if is_begun else RECONNECT_SECONDS
             again = status in _NOTHING_DONE or is_begun or (self._repeatable and status in _GATEWAY)
         else:
-            again = self._repeatable or isinstance(failure, _NOT_SENT)
+            again = (self._repeatable or isinstance(failure, _NOT_SENT)) and not is_untrusted(failure)
         if not again or now + wait > self._began + seconds:
             raise self._error(failure)
         self._wait = min(2 * self._wait, MOST_WAIT_SECONDS)
@@ -348,7 +359,7 @@ def unreachable(error: Exception, url: str) -> SandboxUnavailableError:
     gone = SandboxUnavailableError(
         "service_unreachable",
         f"The service at {url} does not answer: {_words_of(error)}.",
-        UNREACHABLE,
+        UNTRUSTED if is_untrusted(error) else UNREACHABLE,
     )
     gone.effects = "none" if isinstance(error, _NOT_SENT) else "unknown"
     return gone

@@ -36,6 +36,7 @@ def options(service: Service) -> dict[str, Any]:
         "open_timeout": CONNECT_SECONDS + 20,
         "proxy": None if service.is_direct else True,
         "user_agent_header": "gamebox",
+        **({} if service.trust is None else {"ssl": service.trust}),
     }
 
 

@@ -218,13 +218,49 @@ def test_ports(client: Client) -> None:
 
     def ask(ident: str, headers: dict[str, str]) -> tuple[int, str]:
         answer = client.http.get("/", headers={"Host": f"8000-{ident}.localhost", **headers})
-        return answer.status_code, answer.json()["code"]
+        found = answer.json()
+        assert (found["code"], found["sandboxId"], found["port"]) == (answer.status_code, ident, 8000)
+        return answer.status_code, found["message"]
 
-    assert ask(client.id, {}) == (502, "port_closed"), "it is open to everybody, and nothing listens"
-    assert ask(made["sandboxID"], {}) == (401, "unauthorized")
-    assert ask(made["sandboxID"], {"E2b-Traffic-Access-Token": "gbt_x"}) == (401, "unauthorized")
-    assert ask(made["sandboxID"], {"E2b-Traffic-Access-Token": made["trafficAccessToken"]}) == (502, "port_closed")
+    closed = (502, "The sandbox is running but port is not open")
+    token = (403, "The sandbox is open only to requests with its traffic access token")
+    assert ask(client.id, {}) == closed, "it is open to everybody, and nothing listens"
+    assert ask(made["sandboxID"], {}) == token
+    assert ask(made["sandboxID"], {"E2b-Traffic-Access-Token": "gbt_x"}) == token
+    assert ask(made["sandboxID"], {"E2b-Traffic-Access-Token": made["trafficAccessToken"]}) == closed
+    assert client.api("POST", f"/sandboxes/{made['sandboxID']}/pause", {}).status_code == 204
+    assert ask(made["sandboxID"], {"E2b-Traffic-Access-Token": made["trafficAccessToken"]}) == (502, "The sandbox was not found")
     assert client.api("DELETE", f"/sandboxes/{made['sandboxID']}").status_code == 204
+
+
+def test_the_api_has_a_name_of_its_own(client: Client) -> None:
+    headers = {"Host": f"api.localhost:{client.http.base_url.port}", "X-API-KEY": client.key}
+    assert client.http.get("/v2/sandboxes", headers=headers).json()[0]["sandboxID"] == client.id
+    for path in ("/v1/whoami", "/metrics", "/healthz", "/process.Process/List", "//sandboxes", "/"):
+        assert client.http.get(path, headers=headers).status_code == 404, path
+    assert client.http.get("/v2/sandboxes", headers={**headers, "Host": "other.localhost"}).status_code == 421
+
+
+def test_a_server_sees_the_host_that_was_asked_for(client: Client) -> None:
+    network = {"allowPublicTraffic": True, "maskRequestHost": "localhost:${PORT}"}
+    body = {"templateID": "base", "timeout": 60, "network": network}
+    other = Client(client.http, client.key, client.api("POST", "/sandboxes", body).json())
+    try:
+        answer = "HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nok"
+        events = other.start(f"printf '{answer}' | nc -l -p 8000 > /tmp/asked")
+        next(events)
+        host = f"8000-{other.id}.localhost"
+        assert eventually(lambda: client.http.get("/x", headers={"Host": host}).text == "ok")
+        assert eventually(lambda: b"Host: localhost:8000" in other.run("cat /tmp/asked")[0])
+        assert f"X-Forwarded-Host: {host}".encode() in other.run("cat /tmp/asked")[0]
+        assert other.api("PUT", f"/sandboxes/{other.id}/network", {"maskRequestHost": "a"}).status_code == 400
+        assert other.api("PUT", f"/sandboxes/{other.id}/network", {}).status_code == 204
+        assert other.api("GET", f"/sandboxes/{other.id}").json()["network"] == network
+    finally:
+        other.api("DELETE", f"/sandboxes/{other.id}")
+    for wrong in ("a b", "a\r\nX: y", "http://a", "a:${PORT}${PORT}", "x" * 301):
+        refused = client.api("POST", "/sandboxes", {"templateID": "base", "network": {"maskRequestHost": wrong}})
+        assert (refused.status_code, "maskRequestHost" in refused.json()["message"]) == (400, True), wrong
 
 
 def test_pauses(client: Client) -> None:
@@ -238,6 +274,10 @@ def test_pauses(client: Client) -> None:
         assert other.api("POST", f"{path}/timeout", {"timeout": 0}).status_code == 204
         assert eventually(lambda: other.api("GET", path).json()["state"] == "paused"), "at its end it is paused"
         assert other.run("echo woken")[0] == b"woken\n"
+        assert other.api("GET", path).json()["state"] == "running"
+        assert other.api("POST", f"{path}/pause", {}).status_code == 204
+        answer = client.http.get("/", headers={"Host": f"8000-{other.id}.localhost"})
+        assert answer.json()["message"] == "The sandbox is running but port is not open", "a request to a port wakes it, too"
         assert other.api("GET", path).json()["state"] == "running"
         events = other.start("sleep 60")
         next(events)

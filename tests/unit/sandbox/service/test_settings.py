@@ -45,6 +45,7 @@ def test_beyond_this_host_it_needs_tls_or_a_proxy(host: str) -> None:
     assert caught.value.code is ErrorCode.invalid_configuration
     assert read_settings({"host": host, "behind_proxy": "192.0.2.0/24"}).behind_proxy == ("192.0.2.0/24",)
     assert read_settings({"host": host, "tls_cert": "a", "tls_key": "b"}).tls_cert == Path("a")
+    assert read_settings({"host": host, "tls_local": True}).is_encrypted
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
@@ -57,6 +58,8 @@ def test_loopback_needs_neither(host: str) -> None:
     [
         ({"port": 70000}, "port"),
         ({"tls_cert": "a"}, "belong together"),
+        ({"tls_local": True, "tls_cert": "a", "tls_key": "b"}, "leave out one of them"),
+        ({"tls_local": True, "domain": "localhost"}, r"no certificate for \*\.localhost: leave it out .* sandboxes.localhost"),
         ({"behind_proxy": "everywhere"}, "behind_proxy has 'everywhere': give networks, as in 192.0.2.10/32"),
         ({"behind_proxy": "10.0.0.1/8"}, "behind_proxy has '10.0.0.1/8': write 10.0.0.0/8"),
         ({"time_to_live_seconds": 1e6}, "time_to_live_seconds is more"),
@@ -148,3 +151,11 @@ def test_a_certificate_that_cannot_be_used_is_named_before_anything_starts(tmp_p
     assert not (tmp_path / "data").exists()
     assert check._address(settings).state == "fails"
     check_tls(None, None)
+
+
+def test_with_a_certificate_of_its_own_names_have_a_domain_that_clients_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_settings({}).domain == "localhost"
+    assert read_settings({"tls_local": True}).domain == "sandboxes.localhost"
+    assert read_settings({"tls_local": True, "domain": "box.example.net"}).domain == "box.example.net"
+    monkeypatch.setenv("GAMEBOX_SERVICE_TLS_LOCAL", "1")
+    assert read_settings({}).domain == "sandboxes.localhost"
