@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 MAX_DEPTH = 30
+REMEMBERED_CHARS = 16_384
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r"##[ \t]+(.*?)[ \t]*#*[ \t]*$")
 _TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map"))
@@ -76,6 +79,19 @@ def split(text: str) -> tuple[str, str, int]:
 
 def values(text: str, first_line: int = 1) -> Values:
     """Parse a YAML mapping that JSON could express, too. Raises AgentFileError."""
+    if len(text) > REMEMBERED_CHARS:
+        return _parsed(text, first_line)
+    found = _remembered(text, first_line)
+    return Values(copy.deepcopy(found.values), dict(found.lines))
+
+
+@lru_cache(maxsize=64)
+def _remembered(text: str, first_line: int) -> Values:
+    """Parse a short file once: the agents of a hub take 0.2 s of processor time, and most commands look them up several times."""
+    return _parsed(text, first_line)
+
+
+def _parsed(text: str, first_line: int) -> Values:
     import yaml
 
     try:

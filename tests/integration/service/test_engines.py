@@ -28,7 +28,7 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MAIN = "from agent.cli.app import main; main()"
-# A cut is hidden for 8 s in place of 30, and a call of the engine given up after 20 s in place of 60: more would be waited for nothing.
+# A cut is hidden for 8 s, not 30, and a call of the engine given up after 20 s, not 60: a test would wait for nothing.
 SOON_LOST = "from sandbox.docker.kept import attach; attach.RECONNECT_SECONDS = 8.0; "
 SOON_GIVEN_UP = "from sandbox.docker.engine import client; client.connect.__defaults__ = (20, None); "
 

@@ -320,3 +320,10 @@ def test_no_line_of_a_body_is_lost(lines: list[str]) -> None:
     assert len(kept) + sum(s.name != "task" for s in found) == len([line for line in lines if line])
     for section in found:
         assert lines[section.line - 1] == section.text.split("\n")[0]
+
+
+def test_a_file_that_is_read_again_is_read_as_it_was() -> None:
+    """Short files are parsed once: what one reader changes is not changed for the next."""
+    values("a: [1]\n").values["a"].append(2)
+    assert values("a: [1]\n").values == {"a": [1]}
+    assert values("a: [1]\n", 5).line("a") == 5

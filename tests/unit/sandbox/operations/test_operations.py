@@ -58,8 +58,8 @@ def test_schemas(name: str) -> None:
         assert "title" not in described
         if name not in ("upload", "download"):  # not for models
             assert described.get("description"), field
-    schema["properties"].clear()
-    assert schema_of(OPERATIONS[name])["properties"], "each caller has a schema of its own"
+    schema.clear()
+    assert schema_of(OPERATIONS[name]), "each caller has a schema of its own"
 
 
 @pytest.mark.parametrize("name", NAMES)
