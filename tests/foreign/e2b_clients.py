@@ -47,7 +47,7 @@ def _smoke(place: Place) -> list[str]:
     return place.pytest("-c", "/dev/null", "--confcutdir", str(_HERE), "--rootdir", str(_HERE), str(_HERE / "e2b_smoke.py"))
 
 
-def _env(place: Place) -> Mapping[str, str]:
+def env(place: Place) -> Mapping[str, str]:
     return {"E2B_API_URL": place.url, "E2B_SANDBOX_URL": place.url, "E2B_API_KEY": place.key}
 
 
@@ -59,7 +59,7 @@ def _with_names(place: Place) -> Mapping[str, str]:
 
 def _smoke_suite(version: str) -> Suite:
     subject = f"the same in version {version}, with a few tests of ours"
-    return Suite(f"e2b-{version}", subject, (f"e2b=={version}", *_PYTEST), _smoke, tests=7, service=(), env=_env)
+    return Suite(f"e2b-{version}", subject, (f"e2b=={version}", *_PYTEST), _smoke, tests=7, service=(), env=env)
 
 
 def _node(place: Place) -> list[str]:
@@ -70,7 +70,7 @@ def _node(place: Place) -> list[str]:
 
 
 def _node_env(place: Place) -> Mapping[str, str]:
-    return {**_env(place), "E2B_DOMAIN": f"localhost:{place.url.rpartition(':')[2]}", "SCHEME": "http"}
+    return {**env(place), "E2B_DOMAIN": f"localhost:{place.url.rpartition(':')[2]}", "SCHEME": "http"}
 
 
 def _node_suite(name: str, subject: str, domain: str, service: Sequence[str], env: Callable[[Place], Mapping[str, str]]) -> Suite:

@@ -54,6 +54,11 @@ def test_files(sandbox: Any) -> None:
     sandbox.files.rename("folder/one.txt", "moved.txt")
     sandbox.files.remove("moved.txt")
     assert not sandbox.files.exists("moved.txt")
+    sandbox.files.write("/solution/steps/one.sh", "echo one")  # E2B's server is root, and gives the folders to the user
+    sandbox.files.make_dir("/data/here")
+    sandbox.commands.run("echo roots > /data/here/file", user="root")
+    sandbox.files.write("/data/here/file", "the user's")
+    assert sandbox.commands.run("sh /solution/steps/one.sh; stat -c %U /solution /data/here").stdout == "one\nuser\nuser\n"
 
 
 def test_watching(sandbox: Any) -> None:

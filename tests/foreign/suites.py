@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import e2b_clients, frameworks, mcp_clients
+from . import e2b_clients, e2b_frameworks, frameworks, mcp_clients
 
-SUITES = (*frameworks.SUITES, *mcp_clients.SUITES, *e2b_clients.SUITES)
+SUITES = (*frameworks.SUITES, *mcp_clients.SUITES, *e2b_clients.SUITES, *e2b_frameworks.SUITES)

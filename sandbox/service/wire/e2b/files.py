@@ -22,6 +22,7 @@ from .entries import METADATA, entry_at
 from .errors import JSON, EnvdRoute, WireError, unwrapped
 from .filesystem import own_user_only, path_in
 from .multipart import parts_of
+from .parents import make_writable
 from .sandboxes import usage_of
 
 router = APIRouter(tags=["e2b"], route_class=EnvdRoute)
@@ -154,6 +155,7 @@ async def post_files(request: Request, session: EnvdFilesUser) -> Response:
 async def _write(session: Session, path: str, data: AsyncIterator[bytes], metadata: dict[str, str]) -> dict[str, Any]:
     attributes = {f"{METADATA}{name}": value for name, value in metadata.items()}
     inner = moving.inner_of(await session.live.ready())
+    await make_writable(session, path)
     async with session.house.fleet.workers.moving.turn(session.caller.tenant):
         unwrapped(await inner.upload_awaited("file", data, path, attributes=attributes), session.sandbox)
     answer: dict[str, Any] = {"path": path, "name": posixpath.basename(path), "type": "file"}

@@ -18,6 +18,7 @@ from . import connect
 from .access import EnvdUser, Session
 from .entries import entry_at, entry_of
 from .errors import EnvdRoute, WireError, unwrapped, wire_error
+from .parents import make_folders
 from .process_service import absolute
 from .watching import Watcher, Watchers
 
@@ -59,6 +60,8 @@ async def make_dir(request: Request, session: EnvdUser) -> Response:
     own_user_only(session)
     path = path_in(await connect.read_call(request))
     note(request.scope, operation="make_dir", changes=True)
+    if await make_folders(session, path):
+        return connect.reply({"entry": await entry_at(session, path)})
     try:
         made = await _do(session, "make_dir", path=path)
     except WireError as error:
@@ -78,6 +81,7 @@ async def move(request: Request, session: EnvdUser) -> Response:
     source, target = path_in(message, "source"), path_in(message, "destination")
     note(request.scope, operation="move", changes=True)
     await _do(session, "stat", path=source)
+    await make_folders(session, posixpath.dirname(target))
     await _do(session, "make_dir", path=posixpath.dirname(target))
     await _do(session, "move", source=source, target=target, overwrite=True)
     return connect.reply({"entry": await entry_at(session, target)})
