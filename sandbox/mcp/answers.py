@@ -12,9 +12,9 @@ from mcp_types import CallToolResult, ImageContent, TextContent
 from sandbox.envelope import Envelope, Failure
 from sandbox.text.excerpt import without_middle
 
-# Clients may pass the structured content on to the model; whole files are resources.
-MOST_STRUCTURED_CHARS = 100_000
-MOST_TEXT_CHARS = 60_000
+# Clients pass either on to the model, and Claude Code refuses answers of over 25,000 tokens; whole files are resources.
+MOST_STRUCTURED_CHARS = 60_000
+MOST_TEXT_CHARS = 40_000
 LEAST_TEXT_CHARS = 500
 # Providers take 5 MB in base64.
 MOST_IMAGE_BYTES = 3_500_000

@@ -21,6 +21,7 @@ from sandbox.errors import SandboxError
 from sandbox.pipe.watching import CancelToken
 
 from .answers import clean
+from .hints import hint_for_tools
 from .place import Place, too_large
 
 MOST_BYTES = 1 << 20
@@ -55,7 +56,7 @@ async def read_resource(place: Place, uri: str) -> ReadResourceResult:
     try:
         return await _read(place, uri)
     except SandboxError as error:
-        raise MCPError(INVALID_PARAMS, clean(f"{error.message} {error.hint}".strip())) from error
+        raise MCPError(INVALID_PARAMS, clean(f"{error.message} {hint_for_tools(error.hint)}".strip())) from error
 
 
 async def _read(place: Place, uri: str) -> ReadResourceResult:

@@ -34,6 +34,7 @@ from sandbox.text.plain_text import plain
 
 from .answers import MOST_IMAGE_BYTES, clean, image_type, result_of
 from .approvals import approval
+from .hints import for_tools
 from .resources import RESOURCES, TEMPLATES, read_resource
 from .session import Session
 from .tools import ANSWER_SECONDS, Tool
@@ -73,6 +74,7 @@ def make_server(
             return refused
         answer = await _carried_out(session, ctx, tool, params.arguments or {}) if refused is None else refused
         note(ctx, tool, answer)
+        answer = for_tools(answer, tools_of(ctx))
         return result_of(answer, await _images(session, answer))
 
     async def list_resources(ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:  # noqa: ARG001

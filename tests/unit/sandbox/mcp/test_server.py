@@ -16,16 +16,17 @@ import pytest
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
-from sandbox.envelope import Success
+from sandbox.envelope import Failure, Success
 from sandbox.errors import SandboxError
 from sandbox.limits import Limits
 from sandbox.local import LocalEnvironment
-from sandbox.mcp import answers, resources, session, tools
+from sandbox.mcp import answers, resources, session, stdio, tools
 from sandbox.mcp.place import OwnSandbox
 from sandbox.mcp.server import make_server
 from sandbox.mcp.session import Session
 from sandbox.mcp.tools import DEFAULT_TOOLS, chosen_tools
 from sandbox.operations import ReadResult
+from sandbox.pipe.watching import CancelToken
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
@@ -217,6 +218,35 @@ def test_a_lost_sandbox_is_said_to_be_lost_and_the_next_call_has_another(tmp_pat
             text, data = await call(client, "read", path="a.txt")
             assert (data["code"], "next call starts a new sandbox" in text) == ("sandbox_closed", True)
             assert (await call(client, "read", path="a.txt"))[1]["code"] == "path_not_found"
+
+    run(work)
+
+
+def test_an_idle_sandbox_ends_and_one_at_work_does_not() -> None:
+    async def work() -> None:
+        place = OwnSandbox(LocalEnvironment)
+        working, tools_ = Session(place), chosen_tools()
+        ending = asyncio.create_task(stdio._end_idle(place, working, 0.3))
+
+        def has_a_sandbox() -> bool:
+            return place._starting is not None
+
+        try:
+            args = {"command": "touch a; sleep 1.5"}
+            under_way = asyncio.create_task(working.carry_out(tools_["run"], args, CancelToken(), None))
+            await asyncio.sleep(1)
+            assert has_a_sandbox(), "a call is under way"
+            assert (await under_way).ok
+            for _ in range(600):
+                await asyncio.sleep(0.05)
+                if not has_a_sandbox():
+                    break
+            listed = await working.carry_out(tools_["read"], {"path": "a"}, CancelToken(), None)
+            assert isinstance(listed, Failure)
+            assert listed.code == "path_not_found", "the next call has another sandbox"
+        finally:
+            ending.cancel()
+            await place.close()
 
     run(work)
 

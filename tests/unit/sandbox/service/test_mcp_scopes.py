@@ -72,3 +72,35 @@ def test_a_tenant_has_so_many_sessions_and_a_service_without_the_sdk_says_so(
                 assert await ask(service, "POST", f"{TENANT} use") == (501, "route_not_found")
 
     asyncio.run(work())
+
+
+def test_a_session_that_nobody_uses_ends_with_its_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sandbox.service.wire.mcp import place, sessions
+
+    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.05)
+    ended: list[place.ServiceSandbox] = []
+
+    async def close(self: place.ServiceSandbox) -> None:
+        ended.append(self)
+
+    monkeypatch.setattr(place.ServiceSandbox, "close", close)
+
+    async def work() -> None:
+        async with running(tmp_path) as service:
+            assert (await ask(service, "POST", f"{TENANT} use"))[0] == 200
+            known = (await service.house.mcp.get())._by_id
+            ((ident, session),) = known.items()
+            session.requests += 1  # as if a stream of it were open
+            await asyncio.sleep(1)
+            assert ident in known
+            session.requests -= 1
+            for _ in range(600):
+                await asyncio.sleep(0.05)
+                if ended:
+                    break
+            assert ended == [session.place]
+            named = {"Mcp-Session-Id": ident}
+            assert await ask(service, "POST", f"{TENANT} use", **named) == (404, "request_not_found")
+
+    asyncio.run(work())
