@@ -32,6 +32,8 @@ def _network_data(network: Network) -> dict[str, Any]:
         data["rules"] = [{"rule": rule.text, "private": True} if rule.private else rule.text for rule in network.rules]
     if network.denied:
         data["denied"] = [rule.text for rule in network.denied]
+    if network.exempt:
+        data["exempt"] = [rule.text for rule in network.exempt]
     if network.names:
         data["names"] = {name: str(address) for name, address in network.names}
     if network.ask_seconds != Network.none().ask_seconds:
@@ -103,7 +105,7 @@ def _read_rule(written: Any, default: tuple[tuple[int, int], ...] = WEB_PORTS) -
 
 
 def _read_network(value: Any) -> Network:
-    _check_keys(value, ("mode", "rules", "denied", "names", "ask_seconds"), "it")
+    _check_keys(value, ("mode", "rules", "denied", "exempt", "names", "ask_seconds"), "it")
     mode = value["mode"]
     if mode not in ("none", "allow", "open", "bridge"):
         raise ValueError(f"its mode is {mode!r:.80}")
@@ -114,6 +116,7 @@ def _read_network(value: Any) -> Network:
         mode,
         tuple(map(_read_rule, _list(value.get("rules", [])))),
         tuple(_read_rule(text, ALL_PORTS) for text in _list(value.get("denied", []))),
+        exempt=tuple(Rule.parse(text, ALL_PORTS) for text in _list(value.get("exempt", []))),
         names=tuple(parse_pinned_name(name, address) for name, address in value.get("names", {}).items()),
         **plain,
     )

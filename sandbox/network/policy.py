@@ -33,8 +33,9 @@ class Network:
     """The network of a sandbox. Create it with ``none``, ``allow``, ``open`` or ``bridge``.
 
     Except with ``bridge`` a sandbox has no interface but loopback: allowed connections go through the pipe, and the host resolves,
-    checks and dials. ``denied`` rules close hosts whatever else opens them. ``ask`` is called in its own thread for a host that
-    would be refused, and has ``ask_seconds`` to answer. ``names`` are looked up before any resolver, like a hosts file.
+    checks and dials. ``denied`` rules close hosts whatever else opens them, except for those that ``exempt`` rules name, which open
+    nothing themselves. ``ask`` is called in its own thread for a host that would be refused, and has ``ask_seconds`` to answer.
+    ``names`` are looked up before any resolver, like a hosts file.
     """
 
     mode: Mode
@@ -43,6 +44,7 @@ class Network:
     ask: Ask | None = field(default=None, compare=False)
     names: tuple[tuple[str, Address], ...] = ()
     ask_seconds: float = field(default=ASK_SECONDS, compare=False)
+    exempt: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
         seconds: object = self.ask_seconds
@@ -121,7 +123,7 @@ class Network:
         return replace(self, mode=mode, rules=(*self.rules, *added))
 
     def without(self, *rules: str) -> Network:
-        """Return this policy with everything closed that these rules name. A rule without ports closes all ports.
+        """Return this policy with everything closed that these rules name, and nothing exempt. A rule without ports closes all.
 
         Raises SandboxError ``invalid_configuration``.
         """
@@ -129,7 +131,7 @@ class Network:
         closed = tuple(Rule.parse(text, ALL_PORTS) for text in rules)
         added = tuple(rule for rule in closed if not any(known.covers(rule) for known in self.denied))
         left = tuple(rule for rule in self.rules if not any(each.covers(rule) for each in closed))
-        return replace(self, rules=left, denied=(*self.denied, *added))
+        return replace(self, rules=left, denied=(*self.denied, *added), exempt=())
 
     def _check_rules(self, what: str) -> None:
         if self.mode == "bridge":
@@ -156,7 +158,8 @@ class Network:
         if self.mode == "bridge":
             return "Network through the engine's bridge: the internet and services of the host network can be reached."
         named = _list_rules(self.rules, mask)
-        closed = f" Not {_list_rules(self.denied, mask)}." if self.denied else ""
+        beside = f" except {_list_rules(self.exempt, mask)}" if self.exempt else ""
+        closed = f" Not {_list_rules(self.denied, mask)}{beside}." if self.denied else ""
         how = "Through a proxy that the environment variables name (HTTP, HTTPS, SOCKS5); no DNS, UDP or ping." + closed
         if self.mode == "open":
             return f"Every public host can be reached{f', and {named}' if named else ''}. {how}"
@@ -246,12 +249,19 @@ def _lift_denials(denied: tuple[Rule, ...], text: str) -> tuple[Rule, ...]:
 
 def _find_denial(network: Network, name: str | None, address: Address | None, port: int) -> Verdict | None:
     spellings = () if address is None else embedded_addresses(address)
+    if any(_is_exempt(rule, name, address, port) for rule in network.exempt):
+        return None
     for rule in network.denied:
         named = (name is not None and rule.opens_name(name)) or any(map(rule.opens_address, spellings))
         everything = not rule.name and rule.network is None
         if rule.opens_port(port) and (named or everything):
             return Verdict(False, rule.text, f"the rule {rule.text} closes it", "closed_by", rule.at_port(port))
     return None
+
+
+def _is_exempt(rule: Rule, name: str | None, address: Address | None, port: int) -> bool:
+    named = name is not None and rule.opens_name(name)
+    return rule.opens_port(port) and (named or (address is not None and rule.opens_address(address)))
 
 
 def _opens_private(network: Network, name: str, address: Address, port: int) -> bool:

@@ -249,12 +249,15 @@ class Roots:
         if raw.endswith((b"/", b"/.")):
             flags |= os.O_DIRECTORY
         try:
-            return openat2(self.root_fd(root), rest or b".", flags)
+            fd = openat2(self.root_fd(root), rest or b".", flags)
         except OSError as error:
             # EAGAIN: something was renamed while a `..` was resolved
             if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EPERM, errno.EAGAIN):
                 raise
-        return self.walk(raw, flags)
+            fd = self.walk(raw, flags)
+        if b"/" in self.names:
+            _check_not_of_guest(fd)
+        return fd
 
     def walk(self, raw: bytes, flags: int) -> int:
         """Open as openat2 does, but allow links and `..` that cross from one root into another. Raises OSError."""
@@ -293,6 +296,29 @@ class Roots:
             return os.open(b".", flags, dir_fd=here)
         finally:
             os.close(here)
+
+
+def _check_not_of_guest(fd: int) -> None:
+    """Close ``fd`` and raise OSError EACCES if it is of what /proc says of this process, or of a thread of it.
+
+    The kernel lets every process read its own, its memory map for one, also in a thread that acts as the user.
+    """
+    try:
+        if os.fstat(fd).st_dev != _device_of_proc():
+            return
+        of = os.readlink(f"/proc/self/fd/{fd}").removeprefix("/proc/").partition("/")[0]
+        if not of.isdecimal() or not os.path.exists(f"/proc/self/task/{of}"):
+            return
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    raise OSError(errno.EACCES, "of the guest itself")
+
+
+@lru_cache(maxsize=1)
+def _device_of_proc() -> int:
+    return os.stat("/proc").st_dev
 
 
 @lru_cache(maxsize=8)

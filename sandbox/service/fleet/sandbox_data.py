@@ -58,6 +58,7 @@ def _of_spec(data: str) -> dict[str, Any]:
             "mode": spec.network.mode,
             "rules": [rule.text for rule in spec.network.rules],
             "denied": [rule.text for rule in spec.network.denied],
+            "exempt": [rule.text for rule in spec.network.exempt],
         },
         "env": list(spec.env),
         "services": [_service_data(service) for _, service in spec.services],

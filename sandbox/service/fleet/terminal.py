@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +39,16 @@ class Keystrokes(Send):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A piece of output; ``skipped`` bytes before ``offset`` are not kept. ``ended`` is the last state of the command."""
+    """A piece of output; ``skipped`` bytes before ``offset`` are not kept. ``ended`` is the last state of the command.
+
+    ``streams`` says where it was printed to, as ``LogsResult`` has it.
+    """
 
     data: bytes
     offset: int
     skipped: int = 0
     ended: LogsResult | None = None
+    streams: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(slots=True)
@@ -86,7 +90,7 @@ class Terminal:
             unreached_since, found = None, answer.unwrap()
             skipped = max(0, found.offset - offset) if offset >= 0 else 0
             offset = found.next_offset
-            yield Output(found.content_bytes, found.offset, skipped, found if all_printed(found) else None)
+            yield Output(found.content_bytes, found.offset, skipped, found if all_printed(found) else None, found.streams)
             if all_printed(found):
                 return
 
@@ -116,6 +120,10 @@ class Terminal:
                 if isinstance(answer, Failure):
                     return answer
         return None
+
+    async def end_input(self) -> Failure[Any] | None:
+        """End the input of the command, which has no terminal; return the failure if it could not be."""
+        return _failure(await self._ask("send", {"id": self.id, "eof": True, "wait_seconds": 0, "user": self.user}))
 
     async def resize(self, rows: int, cols: int) -> Failure[Any] | None:
         """Change the size of the terminal; return the failure if it could not be."""

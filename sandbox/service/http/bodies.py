@@ -49,10 +49,16 @@ class NetworkBody(Body):
     mode: Literal["none", "allow", "open"] = "none"
     rules: Rules = ()
     denied: Rules = ()
+    exempt: Annotated[Rules, Field(description="What of the denied stays open.")] = ()
 
     def data(self) -> dict[str, Any]:
         """Return it as ``SandboxSpec`` has it."""
-        return {"mode": self.mode, "rules": list(self.rules), "denied": list(self.denied)}
+        return {
+            "mode": self.mode,
+            "rules": list(self.rules),
+            "denied": list(self.denied),
+            **({"exempt": list(self.exempt)} if self.exempt else {}),
+        }
 
 
 class SecretVariable(Body):

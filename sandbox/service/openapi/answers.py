@@ -112,6 +112,7 @@ class NetworkRules(BaseModel):
     mode: Literal["none", "allow", "open"]
     rules: list[str]
     denied: list[str]
+    exempt: list[str]
 
 
 class Secret(BaseModel):

@@ -291,3 +291,29 @@ def test_roots_may_be_known_by_other_paths_than_their_own(tmp_path: Path) -> Non
         with pytest.raises(Fault) as raised:
             roots.open(path, os.O_RDONLY)
         assert raised.value.code == "path_outside_roots", path
+
+
+@pytest.mark.parametrize("way", ["openat2", "walk"])
+def test_what_proc_says_of_the_guest_itself_is_closed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "walk":
+        monkeypatch.setattr(roots_module, "openat2", lambda *_: (_ for _ in ()).throw(OSError(38, "not there")))
+    roots = Roots(b"/tmp", (b"/",))
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait, args=(20,))
+    thread.start()
+    child = subprocess.Popen(["sleep", "20"])
+    try:
+        for own in ("self", "thread-self", str(os.getpid()), str(thread.native_id), f"self/task/{thread.native_id}"):
+            for path in (f"/proc/{own}/maps", f"/proc/{own}"):
+                with pytest.raises(Fault) as refused:
+                    roots.open(path, os.O_RDONLY)
+                assert refused.value.code == "permission_denied", path
+        with pytest.raises(Fault):
+            roots.open_parent("/proc/self/comm", follow=True)
+        for path in ("/proc/sys/kernel/random/boot_id", "/proc/version", f"/proc/{child.pid}/maps", "/proc"):
+            os.close(roots.open(path, os.O_RDONLY))
+    finally:
+        ended.set()
+        thread.join()
+        child.kill()
+        child.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 import re
 from collections.abc import Iterator
@@ -24,12 +23,13 @@ from sandbox.service.store.sandboxes import SandboxRecord
 from sandbox.service.tenants.metering import visit_of
 
 from .errors import SandboxGoneError, WireError
+from .signatures import Signed
 
 ENVD_PORT = 49983
 USER, HOME = E2B.user, E2B.home
 OPTIONS = "e2b"
-# Which token signed a URL is found by trying: those of one tenant's keys for one sandbox are few, those of all may be many.
-MOST_TRIED = 20_000
+# That are kept of one sandbox.
+MOST_TOKENS = 64
 _TOKEN = re.compile(r"gbe_([a-z][a-z0-9]{0,40})_([0-9a-z]{1,40})_[A-Za-z0-9_-]{43}")
 _UNAUTHORIZED = (
     "unauthorized access, please provide a valid access token or method signing if supported"
@@ -70,7 +70,7 @@ async def envd(request: Request) -> Session:
 async def envd_files(request: Request) -> Session:
     """Return what ``envd`` does; a signature in the query will do as well."""
     if request.headers.get("x-access-token") is None and (signature := request.query_params.get("signature")) is not None:
-        return await _session(request, _by_signature(request, signature))
+        return await _session(request, await _by_signature(request, signature))
     return await _session(request, _by_token(request))
 
 
@@ -116,37 +116,54 @@ def named_sandbox(request: Request) -> str | None:
     return host or request.headers.get("e2b-sandbox-id")
 
 
-def _by_signature(request: Request, signature: str) -> tuple[Caller, LiveSandbox | None, str]:
+async def _by_signature(request: Request, signature: str) -> tuple[Caller, LiveSandbox | None, str]:
     """Find the sandbox whose token signed the request: its id need not be anywhere in the URL."""
     house, query = house_of(request), request.query_params
     expiration = query.get("signature_expiration")
     operation = "read" if request.method == "GET" else "write"
-    text = f"{query.get('path', '')}:{operation}:{query.get('username', '')}:"
-    for live, key in _candidates(house, named_sandbox(request)):
-        signed = f"{text}{token_of(house, live.record.id, key)}" + ("" if expiration is None else f":{expiration}")
-        right = "v1_" + base64.b64encode(hashlib.sha256(signed.encode("utf-8", "surrogatepass")).digest()).decode().rstrip("=")
-        if not hmac.compare_digest(right.encode(), signature.encode("utf-8", "surrogatepass")):
-            continue
-        caller = house.keys.caller_by_id(key)
-        if caller is None:
-            break
-        if expiration is not None and not (expiration.isdecimal() and len(expiration) < 13 and now() < int(expiration)):
-            raise WireError("unauthenticated", "signature is already expired")
-        return caller, live, live.record.id
-    raise _unauthorized(request)
+    signed = Signed.read(
+        f"{query.get('path', '')}:{operation}:{query.get('username', '')}:",
+        "" if expiration is None else f":{expiration}",
+        signature,
+    )
+    found = await signed.signer(_signers(house, named_sandbox(request))) if signed is not None else None
+    if found is None or (caller := house.keys.caller_by_id(found[1])) is None:
+        raise _unauthorized(request)
+    if expiration is not None and not (expiration.isdecimal() and len(expiration) < 13 and now() < int(expiration)):
+        raise WireError("unauthenticated", "signature is already expired")
+    live, _ = found
+    return caller, live, live.record.id
 
 
-def _candidates(house: House, named: str | None) -> Iterator[tuple[LiveSandbox, str]]:
-    lives = (house.fleet.known(named),) if named is not None else house.fleet.all()
-    tried = 0
+def _signers(house: House, named: str | None) -> Iterator[tuple[tuple[LiveSandbox, str], bytes]]:
+    """Yield whose token may have signed a URL, with the token; the latest sandboxes first."""
+    lives = (house.fleet.known(named),) if named is not None else reversed(house.fleet.all())
+    keys: dict[str, list[str]] = {}
     for live in lives:
         if live is None or live.is_over or options_of(live.record) is None:
             continue
-        for record in house.keys.of(live.record.tenant):
-            tried += 1
-            if tried > MOST_TRIED:
-                return
-            yield live, record.id
+        tokens: _Tokens = live.beside.setdefault(_Tokens, _Tokens())
+        tenant = live.record.tenant
+        if tenant not in keys:
+            keys[tenant] = [each.id for each in house.keys.of(tenant)]
+        for key in keys[tenant]:
+            yield (live, key), tokens.of(house, live.record.id, key)
+
+
+class _Tokens:
+    """The tokens of one sandbox, by the ids of keys: making one takes longer than trying it."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, bytes] = {}
+
+    def of(self, house: House, sandbox: str, key: str) -> bytes:
+        """Return the token for those with a key."""
+        found = self._by_key.get(key)
+        if found is None:
+            if len(self._by_key) == MOST_TOKENS:
+                del self._by_key[next(iter(self._by_key))]
+            found = self._by_key[key] = token_of(house, sandbox, key).encode()
+        return found
 
 
 def _unauthorized(request: Request) -> WireError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,6 +14,7 @@ from sandbox.service.http.json_text import read_json
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.ports.traffic import MASK, Traffic, check_mask
 from sandbox.service.ports.traffic import OPTION as TRAFFIC
+from sandbox.service.tenants.ceiling import forbidden
 from sandbox.service.tenants.rules import Ceiling
 
 from .access import OPTIONS
@@ -21,6 +23,16 @@ from .access import OPTIONS
 SECONDS = {1: 15.0, 2: 300.0}
 EVERYWHERE = ("0.0.0.0/0", "::/0")
 MOST_SECONDS = 10**9
+
+
+def _at_every_port(rule: str) -> str:
+    """Return a rule of E2B as ours: without ports, those with an address mean every port, and those with a name the web's."""
+    try:
+        network = ip_network(rule.strip().strip("[]"), strict=False)
+    except ValueError:
+        return rule
+    text = str(network.network_address if network.num_addresses == 1 else network)
+    return f"[{text}]:*" if network.version == 6 else f"{text}:*"
 
 
 class _Asked(BaseModel):
@@ -45,16 +57,18 @@ class NetworkConfig(_Asked):
         self.check()
         denied = tuple(self.deny_out or ())
         allowed = tuple(self.allow_out or ())
-        closed = internet is False or self.allow_internet_access is False or any(each in EVERYWHERE for each in denied)
-        if closed:
+        if ceiling.network == "public":
+            allowed = tuple(map(_at_every_port, allowed))
+        wanted = self.allow_internet_access if internet is None else internet
+        if wanted and ceiling.network != "public":
+            raise forbidden("allow_internet_access = true", "Leave it out: what may be reached is then what the operator allows.")
+        if wanted is False or any(each in EVERYWHERE for each in denied):
             return NetworkBody(mode="allow" if allowed else "none", rules=allowed)
-        both = frozenset(denied) & frozenset(allowed)
-        denied = tuple(each for each in denied if each not in both)
         if ceiling.network == "none":
-            return NetworkBody()
+            return NetworkBody(mode="allow", rules=allowed) if allowed else NetworkBody()
         if ceiling.network == "named":
-            return NetworkBody(mode="allow", rules=allowed or ceiling.hosts, denied=denied)
-        return NetworkBody(mode="open", denied=denied)
+            return NetworkBody(mode="allow", rules=(*ceiling.hosts, *allowed), denied=denied, exempt=allowed)
+        return NetworkBody(mode="open", denied=denied, exempt=allowed if denied else ())
 
     def check(self) -> None:
         """Raise Problem for what we have not."""
@@ -115,10 +129,12 @@ class NewSandbox(_Asked):
         if timeout <= 0:
             raise Problem(400, ProblemCode.invalid_body, f"timeout is {timeout:g}.", "Give a positive number of seconds.")
         network = self.network or NetworkConfig.model_validate({})
+        # The first version's clients ask for the internet whether or not their programs do.
+        internet = self.allow_internet_access if version > 1 or not self.allow_internet_access else None
         asked = {
             "image": templates[name],
             "profile": "e2b-root" if "e2b-root" in ceiling.profiles else "e2b",
-            "network": network.body(ceiling, internet=self.allow_internet_access),
+            "network": network.body(ceiling, internet=internet),
             # A sandbox of E2B ends when its time is over, however long it idles; a longer time may be asked for later.
             "limits": {"idle_seconds": _idle_seconds(ceiling)},
             "env": self.env,

@@ -31,6 +31,9 @@ MOST_KEY_BYTES, MOST_METADATA_BYTES = 246, 4096
 MOST_FILES = 1000
 # Compressed and not: a body of zeros becomes a thousand times as large.
 UNZIP_BYTES = 256 << 10
+# A file is compressed if that saves a tenth of its beginning, and if there is something to be saved.
+SAMPLE_BYTES, LEAST_ZIPPED_BYTES, WORTH_IT = 4 << 10, 1 << 10, 0.9
+_WEIGHT = re.compile(r"[01](\.[0-9]{0,3})?")
 _KEY = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
 _VALUE = re.compile(r"[ -~]*")
 
@@ -79,7 +82,7 @@ async def init(session: EnvdUser) -> Response:  # noqa: ARG001
 
 @router.get("/files")
 async def get_file(request: Request, session: EnvdFilesUser) -> Response:
-    """Return the bytes of a file, or of a Range of it; compressed if the client accepts nothing but gzip."""
+    """Return the bytes of a file, or of a Range of it; compressed if the client accepts gzip and that makes it smaller."""
     own_user_only(session)
     path = path_in(request.query_params)
     note(request.scope, operation="download", changes=True)
@@ -89,9 +92,9 @@ async def get_file(request: Request, session: EnvdFilesUser) -> Response:
     if entry.get("type") != "FILE_TYPE_FILE":
         raise WireError("invalid_argument", f"path '{path}' is not a regular file")
     environment, size = await session.live.ready(), int(entry["size"])
-    pieces = await _begun(moving.pieces_of(session.house, session.caller.tenant, environment, path))
+    first_piece, pieces = await _begun(moving.pieces_of(session.house, session.caller.tenant, environment, path))
     headers = {**moving.HOSTILE, "Vary": "Accept-Encoding"}
-    if request.headers.get("accept-encoding", "").strip().lower() == "gzip" and "range" not in request.headers:
+    if "range" not in request.headers and is_zipped(request.headers.get("accept-encoding", ""), size, first_piece):
         return StreamingResponse(_zipped(pieces), 200, {**headers, "Content-Encoding": "gzip"}, "application/octet-stream")
     if size == 0:  # files of /proc say so, too
         return StreamingResponse(pieces, 200, headers, "application/octet-stream")
@@ -103,18 +106,39 @@ async def get_file(request: Request, session: EnvdFilesUser) -> Response:
     return StreamingResponse(moving.cut(pieces, first, last + 1), status, headers, "application/octet-stream")
 
 
-async def _begun(pieces: AsyncGenerator[bytes | memoryview, None]) -> AsyncGenerator[bytes | memoryview, None]:
-    """Return the same pieces, of which there is a first one: what cannot be read is known before the answer begins."""
-    first = await anext(pieces, None)
+async def _begun(
+    pieces: AsyncGenerator[bytes | memoryview, None],
+) -> tuple[bytes | memoryview, AsyncGenerator[bytes | memoryview, None]]:
+    """Return the first piece, and all of them: what cannot be read is known before the answer begins."""
+    first = await anext(pieces, b"")
 
     async def work() -> AsyncGenerator[bytes | memoryview, None]:
         async with aclosing(pieces):
-            if first is not None:
+            if first:
                 yield first
             async for piece in pieces:
                 yield piece
 
-    return work()
+    return first, work()
+
+
+def is_zipped(accepted: str, size: int, first_piece: bytes | memoryview) -> bool:
+    """Return whether a file is sent compressed to a client that accepts these encodings.
+
+    One that accepts nothing else gets every file so; others get what becomes smaller, as its beginning does, and is not tiny.
+    """
+    weights: dict[str, float] = {}
+    for each in accepted.lower().split(","):
+        name, _, parameters = each.partition(";")
+        weight = parameters.replace(" ", "").removeprefix("q=")
+        weights[name.strip()] = float(weight) if _WEIGHT.fullmatch(weight) else 1.0
+    gzip = weights.get("gzip", weights.get("*", 0.0))
+    if gzip <= 0 or gzip < weights.get("identity", 0.0):
+        return False
+    if weights.keys() == {"gzip"} or weights.get("identity") == 0:
+        return True
+    sample = bytes(first_piece[:SAMPLE_BYTES])
+    return size >= LEAST_ZIPPED_BYTES and len(zlib.compress(sample, 1)) < len(sample) * WORTH_IT
 
 
 async def _zipped(pieces: AsyncGenerator[bytes | memoryview, None]) -> AsyncIterator[bytes]:

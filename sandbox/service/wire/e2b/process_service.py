@@ -19,7 +19,9 @@ from sandbox.service.operators.facts import note
 from . import connect
 from .access import HOME, EnvdUser, Session
 from .errors import EnvdRoute, WireError, unwrapped, wire_error
-from .processes import Asked, InTerminal, Process, Processes
+from .processes.marks import Asked
+from .processes.process import InTerminal, Process
+from .processes.table import Processes
 
 router = APIRouter(tags=["e2b"], route_class=EnvdRoute)
 SERVICE = "/process.Process"
@@ -59,7 +61,7 @@ async def follow(request: Request, session: EnvdUser) -> Response:
     """Stream the output of a command from now on."""
     message = await connect.read_stream_call(request)
     try:
-        process = Processes.of(session.live).find(message.get("process"), ended=True)
+        process = await Processes.of(session.live).find(message.get("process"), ended=True)
         return _followed(request, session, process, await process.position())
     except WireError as error:
         return connect.failed_stream(error)
@@ -99,7 +101,8 @@ async def list_processes(request: Request, session: EnvdUser) -> Response:
 async def send_input(request: Request, session: EnvdUser) -> Response:
     """Write to the standard input of a command, or type into its terminal."""
     message = await connect.read_call(request)
-    await _write(Processes.of(session.live).find(message.get("process")), message.get("input"))
+    process = await Processes.of(session.live).find(message.get("process"))
+    await _write(process, message.get("input"))
     return connect.reply({})
 
 
@@ -110,7 +113,7 @@ async def stream_input(request: Request, session: EnvdUser) -> Response:
     try:
         async for message in connect.read_messages(request):
             if isinstance(begun := message.get("start"), dict):
-                process = Processes.of(session.live).find(begun.get("process"))
+                process = await Processes.of(session.live).find(begun.get("process"))
             elif isinstance(data := message.get("data"), dict):
                 if process is None:
                     raise WireError("invalid_argument", "The first message must be start.")
@@ -127,7 +130,8 @@ async def stream_input(request: Request, session: EnvdUser) -> Response:
 async def close_stdin(request: Request, session: EnvdUser) -> Response:
     """End the standard input of a command."""
     message = await connect.read_call(request)
-    await Processes.of(session.live).find(message.get("process")).close_stdin()
+    process = await Processes.of(session.live).find(message.get("process"))
+    await process.close_stdin()
     return connect.reply({})
 
 
@@ -135,7 +139,7 @@ async def close_stdin(request: Request, session: EnvdUser) -> Response:
 async def send_signal(request: Request, session: EnvdUser) -> Response:
     """Kill a command with everything it started, or send SIGTERM to its first process."""
     message = await connect.read_call(request)
-    process = Processes.of(session.live).find(message.get("process"))
+    process = await Processes.of(session.live).find(message.get("process"))
     wanted = message.get("signal")
     if wanted in ("SIGNAL_SIGKILL", 9):
         await process.kill()
@@ -160,7 +164,7 @@ async def _terminate(session: Session, process: Process) -> None:
 async def update(request: Request, session: EnvdUser) -> Response:
     """Change the size of a terminal."""
     message = await connect.read_call(request)
-    process = Processes.of(session.live).find(message.get("process"))
+    process = await Processes.of(session.live).find(message.get("process"))
     if (size := _size(message.get("pty"))) is not None:
         if not isinstance(process, InTerminal):
             raise WireError("failed_precondition", "The process has no terminal.")

@@ -6,6 +6,7 @@ import ipaddress
 
 import pytest
 
+from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import SandboxError
 from sandbox.network.addresses import closed_kind, is_host_address, parse_address
 from sandbox.network.policy import Network, judge_address, judge_host
@@ -246,6 +247,22 @@ def test_what_is_denied_stays_closed_whatever_opens_it() -> None:
     # A name that resolves to what is denied is closed too.
     address = ipaddress.ip_address("203.0.114.9")
     assert not judge_address(network, "example.org", address, 443).allowed
+
+
+def test_what_is_exempt_is_not_denied_and_not_opened_either() -> None:
+    exempt = ["203.0.114.9:443", "www.example.com", "10.0.0.1"]
+    data = {"mode": "open", "denied": ["203.0.114.0/24", "*.example.com"], "exempt": exempt}
+    network = SandboxSpec.from_data({"network": data}).network
+    assert SandboxSpec.from_data(SandboxSpec(network=network).to_data()).network == network
+    for host, port, is_open in (
+        *(("203.0.114.9", 443, True), ("203.0.114.9", 80, False), ("203.0.114.8", 443, False)),
+        *(("www.example.com", 22, True), ("db.example.com", 443, False), ("10.0.0.1", 80, False), ("8.8.8.8", 53, True)),
+    ):
+        assert judge_host(network, host, port).allowed == is_open, (host, port)
+    denied = ipaddress.ip_address("203.0.114.8")
+    assert judge_address(network, "www.example.com", denied, 443).allowed, "its name is exempt"
+    assert not judge_address(network, "www.example.com", ipaddress.ip_address("10.0.0.1"), 443).allowed, "it is private"
+    assert not judge_host(network.without("www.example.com"), "www.example.com", 443).allowed, "the last word holds"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Commands of a sandbox by their process ids: each is a ``run`` of ours, or one of our terminals."""
+"""A command of a sandbox with its process id: a ``run`` of ours, or one of our terminals."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ from typing import Any, Literal
 from sandbox.envelope import Failure
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.fleet.live_sandbox import LiveSandbox
-from sandbox.service.fleet.terminal import Terminal
+from sandbox.service.fleet.terminal import Output, Terminal
 from sandbox.service.http.reading import new_request_id
 from sandbox.service.requests.bridges import BrokenOffError
 from sandbox.service.requests.output import OutputGoneError
 from sandbox.service.requests.under_way import RequestUnderWay
 from sandbox.service.store.database import Database
+from sandbox.service.wire.e2b.errors import SandboxGoneError, WireError, unwrapped, wire_error
 
-from .errors import SandboxGoneError, WireError, unwrapped, wire_error
+from .marks import SAYS_PID, Asked, mark_of
 
-# It says its id, and becomes the command.
-SAYS_PID = ("/bin/sh", "-c", 'echo $$; exec "$@"', "sh")
 MOST_PID_BYTES = 16
 START_SECONDS = 30.0
 LOOK_SECONDS = 15.0
-# Those that have ended are known for a while, so that whoever comes late learns how.
-ENDED_SECONDS, MOST_ENDED = 30.0, 64
-MOST_ROWS, MOST_COLS = 100, 300
 # As Go, in which envd is written, calls signals.
 _SIGNALS = {
     "SIGHUP": "hangup",
@@ -46,20 +42,6 @@ _SIGNALS = {
     "SIGTERM": "terminated",
 }
 Piece = tuple[Literal["stdout", "stderr", "pty"], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be started."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    cwd: str
-    user: str | None
-    timeout_seconds: float | None = None
-    stdin: bool = True
-    size: tuple[int, int] | None = None
-    """Rows and columns of its terminal, if it has one."""
 
 
 @dataclass(eq=False)
@@ -114,7 +96,7 @@ class Piped(Process):
         most = self.live.spec.limits.max_timeout_seconds
         limited = asked.timeout_seconds is not None and asked.timeout_seconds <= most
         args = {
-            "argv": [*SAYS_PID, *asked.argv],
+            "argv": [*SAYS_PID, mark_of(asked, self.tag), *asked.argv],
             "env": dict(asked.env),
             "cwd": asked.cwd,
             "session": None,
@@ -204,7 +186,8 @@ class InTerminal(Process):
     async def begin(self, rows: int, cols: int) -> None:
         """Start it, and wait until it has said its id. Raises WireError, SandboxError."""
         asked = self.asked
-        args = {"argv": [*SAYS_PID, *asked.argv], "env": dict(asked.env), "cwd": asked.cwd, "rows": rows, "cols": cols}
+        argv = [*SAYS_PID, mark_of(asked, self.tag), *asked.argv]
+        args = {"argv": argv, "env": dict(asked.env), "cwd": asked.cwd, "rows": rows, "cols": cols}
         if asked.user is not None:
             args["user"] = asked.user
         terminal, answer = await Terminal.start(self.live, args)
@@ -225,10 +208,14 @@ class InTerminal(Process):
         raise WireError("internal", "The terminal did not start.")
 
     async def output(self, offset: int) -> AsyncGenerator[Piece, None]:
+        async for piece in self._printed(offset):
+            yield "pty", piece.data
+
+    async def _printed(self, offset: int) -> AsyncGenerator[Output, None]:
         try:
             async for piece in self.terminal.output(offset):
                 if piece.data:
-                    yield "pty", piece.data
+                    yield piece
         except SandboxError as error:
             raise wire_error(error, self.live.record.id) from error
 
@@ -278,70 +265,3 @@ def end_of(exit_code: int | None, signal_name: str | None) -> dict[str, Any]:
 def _number(signal_name: str) -> int:
     known = signal.Signals.__members__.get(signal_name)
     return 0 if known is None else int(known)
-
-
-class Processes:
-    """The commands of one sandbox that this dialect has started since the service did."""
-
-    def __init__(self, live: LiveSandbox) -> None:
-        self._live = live
-        self._by_pid: dict[int, Process] = {}
-        self._ended: dict[int, Process] = {}
-
-    @classmethod
-    def of(cls, live: LiveSandbox) -> Processes:
-        """Return those of a sandbox."""
-        found = live.beside.get(cls)
-        if found is None:
-            found = live.beside[cls] = cls(live)
-        return found
-
-    async def start(self, database: Database, asked: Asked, config: Mapping[str, Any], tag: str | None) -> Process:
-        """Start a command. Raises WireError, SandboxError, Problem."""
-        made: Process
-        try:
-            if asked.size is None:
-                made = piped = Piped(self._live, asked, config=config, tag=tag)
-                await piped.begin(database)
-            else:
-                rows, cols = (max(1, min(asked.size[0], MOST_ROWS)), max(1, min(asked.size[1], MOST_COLS)))
-                made = terminal = InTerminal(self._live, asked, config=config, tag=tag)
-                await terminal.begin(rows, cols)
-        except TimeoutError:
-            raise WireError("deadline_exceeded", f"The command did not start within {START_SECONDS:g} s.") from None
-        self._by_pid[made.pid] = made
-        self._ended.pop(made.pid, None)
-        if isinstance(made, Piped) and made.request.task is not None:
-            made.request.task.add_done_callback(lambda _: self.note_end(made))
-        return made
-
-    def note_end(self, process: Process) -> None:
-        """Remember for a while that a command has ended."""
-        if self._by_pid.get(process.pid) is not process:
-            return
-        del self._by_pid[process.pid]
-        self._ended[process.pid] = process
-        while len(self._ended) > MOST_ENDED:
-            del self._ended[next(iter(self._ended))]
-        asyncio.get_running_loop().call_later(ENDED_SECONDS, self._forget, process)
-
-    def _forget(self, process: Process) -> None:
-        if self._ended.get(process.pid) is process:
-            del self._ended[process.pid]
-
-    async def running(self) -> list[Process]:
-        """Return those that run."""
-        for each in [each for each in self._by_pid.values() if not await each.is_running()]:
-            self.note_end(each)
-        return list(self._by_pid.values())
-
-    def find(self, selector: object, *, ended: bool = False) -> Process:
-        """Return the command with a pid or a tag; those that have ended only with ``ended``. Raises WireError."""
-        asked = selector if isinstance(selector, dict) else {}
-        name = "pid" if "pid" in asked else "tag"
-        wanted = asked.get(name)
-        known: list[Process] = [*self._by_pid.values(), *(self._ended.values() if ended else ())]
-        for each in known:
-            if wanted is not None and wanted == (each.pid if name == "pid" else each.tag):
-                return each
-        raise WireError("not_found", f"process with {name} {str(wanted)[:80]} not found")
