@@ -121,10 +121,6 @@ class Terminal:
                     return answer
         return None
 
-    async def end_input(self) -> Failure[Any] | None:
-        """End the input of the command, which has no terminal; return the failure if it could not be."""
-        return _failure(await self._ask("send", {"id": self.id, "eof": True, "wait_seconds": 0, "user": self.user}))
-
     async def resize(self, rows: int, cols: int) -> Failure[Any] | None:
         """Change the size of the terminal; return the failure if it could not be."""
         return _failure(await self._ask("resize", {"id": self.id, "rows": rows, "cols": cols, "user": self.user}))

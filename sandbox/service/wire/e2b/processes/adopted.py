@@ -18,7 +18,7 @@ MOST_ENDED = 8
 
 
 class Adopted(InTerminal):
-    """A command of an earlier service, by its id in the sandbox; with or without a terminal."""
+    """A command of an earlier service, by its id in the sandbox; one that had an input without a terminal ended with that service."""
 
     async def output(self, offset: int) -> AsyncGenerator[Piece, None]:
         async for piece in self._printed(offset):
@@ -29,14 +29,9 @@ class Adopted(InTerminal):
                 yield "stderr" if stream == "stderr" else "stdout", data
 
     async def write(self, data: bytes) -> None:
-        if not self.asked.stdin and self.asked.size is None:
-            raise WireError("failed_precondition", "The process was started without a standard input.")
+        if self.asked.size is None:
+            raise WireError("failed_precondition", "The process has no standard input.")
         await super().write(data)
-
-    async def close_stdin(self) -> None:
-        if self.asked.size is not None:
-            await super().close_stdin()
-        self._check(await self.terminal.end_input())
 
 
 async def adopt(live: LiveSandbox, known: Collection[int]) -> list[tuple[Adopted, bool]]:

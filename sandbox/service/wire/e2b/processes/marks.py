@@ -38,7 +38,7 @@ def mark_of(asked: Asked, tag: str | None) -> str:
     """
     short_tag = {} if tag is None or len(tag) > MOST_TAG_CHARS else {"tag": tag}
     user = {} if asked.user is None else {"user": asked.user}
-    said = {**short_tag, **user, "pty": asked.size is not None, "stdin": asked.stdin}
+    said = {**short_tag, **user, "pty": asked.size is not None}
     sizes = [len(each) for each in asked.argv]
     whole = _encoded({**said, "sizes": sizes})
     return f"{_MARK}{whole if len(whole) <= MOST_MARK_CHARS else _encoded(said)}"
@@ -65,7 +65,7 @@ def read_mark(listed: str) -> tuple[Asked, str | None] | None:
         env={},
         cwd="",
         user=user if isinstance(user, str) else None,
-        stdin=said.get("stdin") is True,
+        stdin=False,
         size=(0, 0) if said.get("pty") is True else None,
     )
     return asked, tag if isinstance(tag, str) else None
