@@ -21,7 +21,7 @@ from sandbox.errors import SandboxError, configuration_error
 from sandbox.limits import MOST_SECONDS
 from sandbox.packages.cache import PackageCache
 
-from .http.hosts import LOCALHOST, check_origins
+from .http.hosts import LOCALHOST, check_origins, is_dns_name
 from .tenants.host_share import Host, share_of
 from .tenants.rules import Ceiling, NetworkMode, Quota
 
@@ -161,15 +161,7 @@ class Settings(BaseSettings):
             raise ValueError("; ".join(f"{each['loc'][0]}: {each['msg']}" for each in error.errors())) from error
         except SandboxError as error:
             raise ValueError(f"{error.message} {error.hint}") from error
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key belong together")
-        if self.tls_local and self.tls_cert is not None:
-            raise ValueError("tls_local makes a certificate, and tls_cert names one: leave out one of them")
-        if self.tls_local and "." not in self.domain.strip("."):
-            raise ValueError(
-                f"domain is {self.domain!r}, and clients accept no certificate for *.{self.domain}: "
-                f"leave it out with tls_local, which makes it {LOCAL_DOMAIN}, or give a name with a dot"
-            )
+        self._check_tls()
         if not self.is_loopback and not self.is_encrypted and not self.behind_proxy:
             raise ValueError(
                 f"{self.host} is not a loopback address, and keys would cross the network in the clear: "
@@ -182,6 +174,19 @@ class Settings(BaseSettings):
             raise ValueError("time_to_live_seconds is more than most_time_to_live_seconds")
         check_origins(self.domain, (*self.allowed_hosts, self.host))
         return self
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together")
+        if self.tls_local and self.tls_cert is not None:
+            raise ValueError("tls_local makes a certificate, and tls_cert names one: leave out one of them")
+        if self.tls_local and "." not in self.domain.strip("."):
+            raise ValueError(
+                f"domain is {self.domain!r}, and clients accept no certificate for *.{self.domain}: "
+                f"leave it out with tls_local, which makes it {LOCAL_DOMAIN}, or give a name with a dot"
+            )
+        if self.tls_local and not is_dns_name(self.domain):
+            raise ValueError(f"domain is {self.domain!r}, which is not a name that certificates may have: use letters and digits")
 
     def package_cache(self) -> PackageCache | None:
         """Return the package cache of the sandboxes that ask for it; None if no index is set. Raises SandboxError."""

@@ -23,6 +23,10 @@ _PORT_LABEL = re.compile(r"([0-9]{1,5})-([a-z][a-z0-9]{0,40})")
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DNS_NAME = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*{_LABEL}")
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A Host header: the name in small letters, without brackets; the port if there is one."""
@@ -50,6 +54,11 @@ def parse_host(text: str) -> Host | None:
     if found[1].startswith("[") and not is_address(name):
         return None
     return None if port is not None and not 0 < port < 65536 else Host(name, port)
+
+
+def is_dns_name(text: str) -> bool:
+    """Return whether a name in small letters, which may begin with ``*.``, is one that a certificate may have."""
+    return _DNS_NAME.fullmatch(text) is not None
 
 
 def parse_port_name(name: str, domain: str) -> PortName | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import socket
 import ssl
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandbox.errors import SandboxError
+from sandbox.service.http.hosts import is_dns_name
 from sandbox.service.operators.logs import log_event
 
 from .authority import (
@@ -45,7 +45,6 @@ AUTHORITY, AUTHORITY_CERTIFICATE, SERVER, BUNDLE = "ca.key", "ca.pem", "server.p
 LOOK_SECONDS = 6 * 3600.0
 # Where systems keep the authorities that they trust.
 _SYSTEM = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem")
-_NAME = re.compile(r"(?:\*\.)?(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ def names_of(settings: Settings) -> Names:
         try:
             address = ip_address(text)
         except ValueError:
-            if _NAME.fullmatch(text) and text not in names:
+            if is_dns_name(text) and text not in names:
                 names.append(text)
         else:
             if not address.is_unspecified and address not in addresses:

@@ -60,6 +60,7 @@ def test_loopback_needs_neither(host: str) -> None:
         ({"tls_cert": "a"}, "belong together"),
         ({"tls_local": True, "tls_cert": "a", "tls_key": "b"}, "leave out one of them"),
         ({"tls_local": True, "domain": "localhost"}, r"no certificate for \*\.localhost: leave it out .* sandboxes.localhost"),
+        ({"tls_local": True, "domain": "my_box.example.com"}, "not a name that certificates may have"),
         ({"behind_proxy": "everywhere"}, "behind_proxy has 'everywhere': give networks, as in 192.0.2.10/32"),
         ({"behind_proxy": "10.0.0.1/8"}, "behind_proxy has '10.0.0.1/8': write 10.0.0.0/8"),
         ({"time_to_live_seconds": 1e6}, "time_to_live_seconds is more"),
