@@ -78,9 +78,15 @@ def refused(call: Callable[[], object]) -> SandboxError:
     return caught.value
 
 
+WRITES = """grep -c of-the-build "$SSL_CERT_FILE"; echo "token $TOKEN"
+echo "$BOTH, $TOKEN" > /home/agent/kept; echo w > /workspace/w; echo t > /tmp/t"""
+
+
 def test_an_image_is_built_step_by_step_and_found_in_the_cache(
-    client: docker.DockerClient, owner: str, archives: ArchiveStore
+    client: docker.DockerClient, owner: str, archives: ArchiveStore, tmp_path: Path
 ) -> None:
+    bundle = tmp_path / "authority.pem"
+    bundle.write_text("-----BEGIN CERTIFICATE-----\nof-the-build\n-----END CERTIFICATE-----\n", encoding="utf-8")
     link = member("src/link", tarfile.SYMTYPE, "app/main.txt")
     files = archives.put([packed({"src/app/main.txt": b"one", "src/link": link})])
     steps = (
@@ -88,27 +94,30 @@ def test_an_image_is_built_step_by_step_and_found_in_the_cache(
         Env((("GREETING", "hello"),)),
         Copy(files, "src", "data", owner="agent"),
         Env((("BOTH", "${GREETING}-$GREETING"),)),
-        Run('echo "$BOTH, $TOKEN" > /home/agent/kept; echo "token $TOKEN"; echo w > /workspace/w; echo t > /tmp/t', user="agent"),
+        Run(WRITES, user="agent"),
         User("agent"),
     )
     log: list[LogEntry] = []
-    options: dict[str, Any] = {"env": {"TOKEN": "not-for-the-image"}, "archives": archives, "report": log.append}
+    options: dict[str, Any] = {
+        "env": {"TOKEN": "not-for-the-image"}, "archives": archives, "report": log.append, "ca_bundle": bundle,
+    }  # fmt: skip
     first = build(owner, *steps, name="app", **options)
     again = build(owner, *steps, **options)
     assert (first.steps_run, first.steps_cached) == (2, 0)
     assert (again.steps_run, again.steps_cached, again.id) == (0, 2, first.id)
-    assert [entry.step for entry in log if entry.text == "token ***TOKEN***"] == ["5"]
+    assert [entry.text for entry in log if entry.step == "5"][1:3] == ["1", "token ***TOKEN***"]
     assert not any("not-for-the-image" in entry.text for entry in log)
 
     store = ImageStore(owner)
     config = client.api.inspect_image(first.id)["Config"]
     assert (config["User"], config["WorkingDir"], config["Cmd"]) == ("agent", "/srv/new", ["bash"])
     assert {"GREETING=hello", "BOTH=hello-hello"} <= set(config["Env"])
-    assert not any(each.startswith(("LD_", "TOKEN", "http")) for each in config["Env"])
+    assert not any(each.startswith(("LD_", "TOKEN", "http", "SSL", "APT")) for each in config["Env"])
     assert [each.names for each in store.list()] == [("app",)]
     with DockerEnvironment(store.reference("app"), limits=SMALL) as env:
         shown = env.run("cat ~/kept /workspace/w; cd /srv/new; stat -c '%U %a' data/app/main.txt; cat data/link; touch ~/a")
         assert shown.unwrap().stdout == "hello-hello, not-for-the-image\nw\nagent 640\none"
+        assert env.run("grep -rls of-the-build /root /run /etc /home /srv").unwrap().stdout == ""
 
     # A forced step makes another layer, and all later ones with it.
     forced = build(owner, *steps[:4], Run("true", force=True), Run("echo more > /more"), **options)

@@ -53,7 +53,9 @@ def copy(request: dict[str, Any]) -> dict[str, int]:
         if not found:
             raise RefusalError(f"The archive has no file that {request['source']!r} names.")
         destination = root.rstrip("/") + request["destination"]
-        into_folder = request["destination"].endswith("/") or len(found) > 1 or os.path.isdir(destination)
+        # How many files a pattern happens to match must not decide whether the destination is a folder.
+        is_pattern = found[0] != "/".join(part for part in request["source"].split("/") if part not in ("", "."))
+        into_folder = request["destination"].endswith("/") or is_pattern or os.path.isdir(destination)
         work = Copying(archive, members, owner, request["mode"])
         for name in found:
             is_folder = name == "" or name not in members or members[name].isdir()

@@ -49,10 +49,10 @@ class Run:
 class Copy:
     """Copy files of an archive (tar, may be compressed with gzip) to ``destination``, as COPY of a Dockerfile does.
 
-    ``archive`` is the hash of its content in the ``ArchiveStore``. ``source`` names a file, a folder or a pattern in it, relative
-    to its root; the content of a folder is merged into the destination. A ``destination`` that ends with / is a folder; a relative
-    one is below the working directory. ``owner`` is "user", "user:group" or "" for root, ``mode`` None for the modes in
-    the archive.
+    ``archive`` is its name in the ``ArchiveStore``. ``source`` names a file, a folder or a pattern in it, relative to its root;
+    the content of a folder is merged into the destination. The ``destination`` is a folder if it ends with /, or if the source is a
+    pattern; a relative one is below the working directory. ``owner`` is "user", "user:group" or "" for root, ``mode`` None for
+    the modes in the archive.
     """
 
     archive: str

@@ -119,6 +119,42 @@ def test_an_archive_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         read_members(archive_of("a", "b", "c"), 100)
 
 
+def copied(tmp_path: Path, source: str, destination: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Copy from an archive into a root file system; answers the files that are there then."""
+    monkeypatch.setattr(copy_program, "check_place", lambda _: None)
+    archive = tmp_path / "archive"
+    names = ("src/one.txt", "src/two.txt", "src/deep/three.txt", "only")
+    with tarfile.open(archive, "w:gz") as made:
+        for name in names:
+            made.addfile(tarfile.TarInfo(name))
+    root = tmp_path / "root"
+    (root / "there").mkdir(parents=True, exist_ok=True)
+    fields = {"owner": f"{os.getuid()}:{os.getgid()}", "mode": None, "bytes": 100, "root": str(root)}
+    copy_program.copy({"archive": str(archive), "source": source, "destination": destination, **fields})
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "found"),
+    [
+        pytest.param("only", "/a/b", ["a/b"], id="file_to_file"),
+        pytest.param("only", "/a/b/", ["a/b/only"], id="file_into_folder"),
+        pytest.param("only", "/there", ["there/only"], id="file_into_a_folder_that_is_there"),
+        pytest.param("on*", "/a", ["a/only"], id="pattern_of_one_file"),
+        pytest.param("src", "/a", ["a/deep/three.txt", "a/one.txt", "a/two.txt"], id="folder"),
+        pytest.param("src", "/there", ["there/deep/three.txt", "there/one.txt", "there/two.txt"], id="merged_folder"),
+        pytest.param("src/*.txt", "/a", ["a/one.txt", "a/two.txt"], id="pattern"),
+        pytest.param("src/*", "/a", ["a/one.txt", "a/three.txt", "a/two.txt"], id="pattern_with_a_folder"),
+        pytest.param(".", "/", ["only", "src/deep/three.txt", "src/one.txt", "src/two.txt"], id="everything"),
+    ],
+)
+def test_destinations_are_those_of_a_dockerfile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, destination: str, found: list[str]
+) -> None:
+    assert copied(tmp_path, source, destination, monkeypatch) == found
+    assert copied(tmp_path, source, destination, monkeypatch) == found  # over what is there
+
+
 def test_owners_are_those_of_the_image(tmp_path: Path) -> None:
     etc = tmp_path / "etc"
     etc.mkdir()
