@@ -90,9 +90,9 @@ def keepalive_of(request: Request) -> float:
     return max(1.0, min(float(text), 3600.0)) if text.isascii() and text.isdecimal() and len(text) < 9 else KEEPALIVE_SECONDS
 
 
-def reply(data: Mapping[str, Any]) -> Response:
+def reply(data: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
     """Return the answer to a call."""
-    return Response(json.dumps(data).encode(), media_type=JSON)
+    return Response(json.dumps(data).encode(), media_type=JSON, headers=dict(headers or {}))
 
 
 def frame(data: Mapping[str, Any], flag: int = MESSAGE) -> bytes:

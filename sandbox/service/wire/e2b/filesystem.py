@@ -133,7 +133,9 @@ async def watch_dir(request: Request, session: EnvdUser) -> Response:
         return connect.failed_stream(wire_error(error, session.sandbox))
     keepalive: dict[str, Any] = {"keepalive": {}}
     messages = connect.kept_alive(_watched(session, watcher), connect.keepalive_of(request), keepalive)
-    return connect.stream(messages, session.sandbox)
+    answer = connect.stream(messages, session.sandbox)
+    answer.headers.update(watcher.headers)
+    return answer
 
 
 async def _watched(session: Session, watcher: Watcher) -> AsyncGenerator[Mapping[str, Any], None]:
@@ -165,7 +167,8 @@ async def create_watcher(request: Request, session: EnvdUser) -> Response:
     message = await connect.read_call(request)
     watchers = Watchers.of(session.live)
     watchers.check_room()
-    return connect.reply({"watcherId": watchers.add(await _watcher(session, message, None))})
+    watcher = await _watcher(session, message, None)
+    return connect.reply({"watcherId": watchers.add(watcher)}, watcher.headers)
 
 
 @router.post(f"{SERVICE}/GetWatcherEvents")

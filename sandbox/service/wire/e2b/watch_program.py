@@ -1,7 +1,8 @@
 """RUNS IN THE SANDBOX, as a command of its user: prints what changes in a folder, one JSON array [type, path] on a line.
 
-It uses inotify. Where the kernel has no instance left for this user, it looks at the folder again and again, and says so on
-standard error. Files that the service writes are renamed into place: they are reported as what their writer did.
+It uses inotify. With the argument "scan", and where the kernel has no instance left for this user, it looks at the folder again and
+again; its first line says which: ["READY", "inotify"] or ["READY", "scan"]. Files that the service writes are renamed into place:
+they are reported as what their writer did.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Watch:
         if self.fd < 0:
             return False
         self.add(b"", False)
-        self.ready()
+        self.say("READY", b"inotify")
         while True:
             data = os.read(self.fd, 1 << 16)
             at = 0
@@ -112,10 +113,6 @@ class Watch:
             self.say("REMOVE", path)
             self.known.discard(path)
 
-    def ready(self) -> None:
-        """Say that from now on every change is reported."""
-        self.say("READY", b"")
-
     def scan(self) -> dict[bytes, tuple[tuple[int, int], tuple[int, int]]]:
         """Return what is there, as far as a change of it shows."""
         found: dict[bytes, tuple[tuple[int, int], tuple[int, int]]] = {}
@@ -141,9 +138,8 @@ class Watch:
 
     def look(self) -> None:
         """Say what differs from half a second before, for good."""
-        print("no inotify instance is left: changes are found by looking every 0.5 s", file=sys.stderr, flush=True)
         before = self.scan()
-        self.ready()
+        self.say("READY", b"scan")
         while True:
             time.sleep(LOOK_SECONDS)
             now = self.scan()

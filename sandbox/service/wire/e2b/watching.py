@@ -32,6 +32,10 @@ BEGIN_SECONDS, LOOK_SECONDS = 20.0, 15.0
 SETTLE_SECONDS = 0.05
 TYPES = ("CREATE", "WRITE", "REMOVE", "RENAME", "CHMOD")
 _WITH_ENTRY = ("CREATE", "WRITE", "CHMOD")
+# How a folder is watched, in the head of the answer.
+HEADER = "X-Gamebox-Watching"
+# The kernel counts instances for each user of the host, and the users of all sandboxes are one to it: half is for their programs.
+_INSTANCES, SHARE = Path("/proc/sys/fs/inotify/max_user_instances"), 0.5
 
 
 @lru_cache(1)
@@ -51,21 +55,29 @@ class Watcher:
         self._waiting: deque[dict[str, Any]] = deque()
         self._lost = False
         self._collecting: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.scans = False
 
     async def begin(self, seconds: float | None = None) -> None:
         """Begin to watch. Raises WireError, SandboxError, Problem."""
-        argv = ["python3", "-I", "-c", program(), self._path, "recursive" if self._recursive else "flat"]
+        watchers = Watchers.of(self._session.live)
+        ways = ["recursive" if self._recursive else "flat", *([] if watchers.may_use_inotify(self, self._session) else ["scan"])]
+        argv = ["python3", "-I", "-c", program(), self._path, *ways]
         args = {"argv": argv, "session": None, "timeout_seconds": seconds or "unlimited", "keep_output_bytes": 0}
         session = self._session
-        self._request = await session.live.send(session.house.database, "run", args, new_request_id(), streams=True)
         try:
+            self._request = await session.live.send(session.house.database, "run", args, new_request_id(), streams=True)
             async with asyncio.timeout(BEGIN_SECONDS):
-                async for kind, _ in self._changes():
+                async for kind, how in self._changes():
                     if kind == "READY":
+                        self.scans = how == "scan"
                         return
         except TimeoutError:
             self.stop()
             raise WireError("deadline_exceeded", "The folder could not be watched in time.") from None
+        except BaseException:
+            self.stop()
+            raise
         await self.check()
         raise WireError("failed_precondition", f"{self._path} cannot be watched.")
 
@@ -135,7 +147,7 @@ class Watcher:
 
     async def check(self) -> None:
         """Raise WireError if the program has ended by itself."""
-        if self._request is None or self._request.task is None or not self._request.task.done():
+        if self._request is None or (self._request.task is not None and not self._request.task.done()):
             return
         envelope = await self._request.envelope()
         if isinstance(envelope, Failure):
@@ -143,8 +155,19 @@ class Watcher:
                 raise WireError("failed_precondition", f"{self._path} cannot be watched: the sandbox has no python3 for that.")
             unwrapped(envelope, self._session.sandbox)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the program has ended."""
+        return self._stopped or (self._request is not None and (self._request.task is None or self._request.task.done()))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer says of how the folder is watched."""
+        return {HEADER: "scanning every 0.5 s" if self.scans else "inotify"}
+
     def stop(self) -> None:
         """Watch no more."""
+        self._stopped = True
         if self._collecting is not None:
             self._collecting.cancel()
         if self._request is not None and self._request.task is not None and not self._request.task.done():
@@ -160,11 +183,35 @@ def _parsed(line: bytes) -> tuple[str, str] | None:
     return (kind, name) if known else None
 
 
+def most_instances() -> int:
+    """Return how many sandboxes may use inotify for their watchers at once: none where the kernel does not say how many it has."""
+    try:
+        return int(int(_INSTANCES.read_text()) * SHARE)
+    except (OSError, ValueError):
+        return 0
+
+
 class Watchers:
-    """The watchers of one sandbox that are asked now and then."""
+    """The watchers of one sandbox that are asked now and then, and the one watcher that has an instance of inotify."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Watcher] = {}
+        self._user_of_inotify: Watcher | None = None
+
+    @property
+    def uses_inotify(self) -> bool:
+        """Whether a watcher has an instance of inotify."""
+        return self._user_of_inotify is not None and not self._user_of_inotify.is_over
+
+    def may_use_inotify(self, watcher: Watcher, session: Session) -> bool:
+        """Return whether a watcher gets an instance of inotify: the first of its sandbox does, if others leave one."""
+        if self.uses_inotify:
+            return False
+        others = (each.beside.get(Watchers) for each in session.house.fleet.all())
+        if sum(each is not None and each.uses_inotify for each in others) >= most_instances():
+            return False
+        self._user_of_inotify = watcher
+        return True
 
     @classmethod
     def of(cls, live: LiveSandbox) -> Watchers:

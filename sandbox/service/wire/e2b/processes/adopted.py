@@ -18,7 +18,7 @@ MOST_ENDED = 8
 
 
 class Adopted(InTerminal):
-    """A command of an earlier service, by its id in the sandbox; one that had an input without a terminal ended with that service."""
+    """A command of an earlier service, by its id in the sandbox. One with an input, but no terminal, ended with that service."""
 
     async def output(self, offset: int) -> AsyncGenerator[Piece, None]:
         async for piece in self._printed(offset):

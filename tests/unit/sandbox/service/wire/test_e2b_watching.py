@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from sandbox.service.wire.e2b.watching import _parsed, program
+from sandbox.service.wire.e2b import watching as watching_module
+from sandbox.service.wire.e2b.watching import Watcher, Watchers, _parsed, program
 
 
 @contextmanager
@@ -21,7 +24,7 @@ def watching(folder: Path, *options: str) -> Iterator[Iterator[tuple[str, str]]]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         lines = (tuple(json.loads(line)) for line in process.stdout)
-        assert next(lines) == ("READY", "")
+        assert next(lines) == ("READY", "scan" if "scan" in options else "inotify")
         try:
             yield lines
         finally:
@@ -62,6 +65,27 @@ def test_folders_below(tmp_path: Path, options: tuple[str, ...]) -> None:
         (tmp_path / "a/new").mkdir()
         (tmp_path / "a/new/two").touch()
         assert ("CREATE", "a/new/two") in changes
+
+
+def test_a_sandbox_has_one_instance_and_all_of_them_half_of_the_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "most").write_text("5\n")
+    monkeypatch.setattr(watching_module, "_INSTANCES", tmp_path / "most")
+    lives = [SimpleNamespace(beside={}) for _ in range(4)]
+    house = SimpleNamespace(fleet=SimpleNamespace(all=lambda: lives))
+
+    def begin(live: Any) -> tuple[Watcher, bool]:
+        session: Any = SimpleNamespace(live=live, house=house)
+        watcher = Watcher(session, "/home/user", recursive=False, with_entry=False)
+        return watcher, Watchers.of(live).may_use_inotify(watcher, session)
+
+    first, *others = [begin(each) for each in (lives[0], lives[0], lives[1], lives[2])]
+    assert [first[1], *(uses for _, uses in others)] == [True, False, True, False], "two of five, one a sandbox"
+    first[0].stop()
+    assert begin(lives[3])[1]
+    assert not begin(lives[0])[1]
+    monkeypatch.setattr(watching_module, "_INSTANCES", tmp_path / "missing")
+    others[1][0].stop()
+    assert not begin(lives[1])[1], "nothing is known of the kernel"
 
 
 def test_lines_of_the_sandbox_are_checked() -> None:
