@@ -43,8 +43,9 @@ BASE, FINALIZE = "base", "finalize"
 class BuildLimits:
     """Limits of one build. ``sandbox`` are those of each step's sandbox; its ``disk_bytes`` bounds what one step may write.
 
-    ``image_bytes`` bounds what all steps together add to the base, ``log_bytes`` the text that is reported, and ``ready_seconds``
-    how long a start command may take to be ready.
+    ``image_bytes`` bounds what all layers together add to the base, and ``new_bytes`` those that are not in the cache already, for
+    quotas; None means no such limit. ``log_bytes`` bounds the text that is reported, ``ready_seconds`` how long a start command
+    may take to be ready.
     """
 
     sandbox: Limits = field(default_factory=Limits)
@@ -52,6 +53,7 @@ class BuildLimits:
     step_timeout_seconds: float = 1800.0
     ready_seconds: float = 120.0
     image_bytes: int = 10 * GIB
+    new_bytes: int | None = None
     steps: int = 100
     log_bytes: int = 4 << 20
 
@@ -119,7 +121,7 @@ class Build:
         self._run_start = run_start
         self._cancel = CancelToken()
         self._deadline = 0.0
-        self._steps_run = self._steps_cached = 0
+        self._steps_run = self._steps_cached = self._new_bytes = 0
 
     def cancel(self) -> None:
         """End the build soon: ``run`` raises ``cancelled``. May be called at any time, more than once, also after its end."""
@@ -159,7 +161,7 @@ class Build:
             configuration = configuration.after(step)
         self._log.begin(FINALIZE)
         image = self._finish(client, image, configuration, force)
-        if self._run_start and plan.start_command:
+        if self._run_start and (plan.start_command or plan.ready_command):
             self._try_start(image, configuration)
         if self._name:
             engine.tag(client, image.id, owner, engine.name_tag(self._name))
@@ -231,15 +233,18 @@ class Build:
                     sandbox.run(step, self._plan.shell, configuration, seconds)
             self._check()
             container = sandbox.env.container_id
-            self._check_size(client, parent, engine.container_bytes(client, container))
+            before = engine.added_bytes(client, parent, self._owner)
+            self._check_size(before, engine.container_bytes(client, container))
             settings = engine.settings_of(parent, self._plan, configuration, finished=False)
             image = self._commit(client, container, key, parent, settings)
         # What it wrote between the look at its size and the commit counts as well.
         try:
-            self._check_size(client, image, 0)
+            written = engine.added_bytes(client, image, self._owner) - before
+            self._check_size(before, written)
         except SandboxError:
             engine.untag(client, self._owner, engine.cache_tag(key))
             raise
+        self._new_bytes += written
         return image
 
     def _commit(
@@ -278,8 +283,10 @@ class Build:
         """Start the image once as a sandbox of it will be started, and wait until it is ready."""
         plan, until = self._plan, time.monotonic() + self._limits.ready_seconds
         with self._sandbox(image.id) as sandbox:
-            ident = sandbox.start(plan.start_command, plan.shell, configuration)
-            self._log.say(f"started {plan.start_command}")
+            ident = ""
+            if plan.start_command:
+                ident = sandbox.start(plan.start_command, plan.shell, configuration)
+                self._log.say(f"started {plan.start_command}")
             offset = 0
             while plan.ready_command:
                 self._check()
@@ -327,15 +334,21 @@ class Build:
                 code=ErrorCode.timeout,
             )
 
-    def _check_size(self, client: docker.DockerClient, image: Image, more: int) -> None:
-        added, most = engine.added_bytes(client, image, self._owner) + more, self._limits.image_bytes
-        if added > most:
-            raise SandboxError(
-                ErrorCode.capacity,
-                f"The steps up to {self._log.step} add {size(added)} to the base; an image may add {size(most)}.",
-                "Remove in the same step what the image does not need, as caches of package managers.",
-                result=self._result(None),
-            )
+    def _check_size(self, before: int, written: int) -> None:
+        """Raise ``capacity`` if a layer of ``written`` bytes is too much on one that has ``before`` bytes over the base."""
+        most, most_new = self._limits.image_bytes, self._limits.new_bytes
+        if before + written > most:
+            problem = f"add {size(before + written)} to the base; an image may add {size(most)}"
+        elif most_new is not None and self._new_bytes + written > most_new:
+            problem = f"add {size(self._new_bytes + written)} of new layers; {size(most_new)} are left for this build"
+        else:
+            return
+        raise SandboxError(
+            ErrorCode.capacity,
+            f"The steps up to {self._log.step} {problem}.",
+            "Remove in the same step what the image does not need, as caches of package managers.",
+            result=self._result(None),
+        )
 
     def _cancelled(self) -> SandboxError:
         return SandboxError(

@@ -131,7 +131,9 @@ class StepSandbox:
         ).unwrap().id
 
     def report_output(self, ident: str, offset: int) -> int:
-        """Report what a command in the background has printed since ``offset``, and return the next offset."""
+        """Report what a command in the background has printed since ``offset``, and return the next offset; "" is no command."""
+        if not ident:
+            return offset
         logs = self.env.logs(ident, offset=offset)
         if logs.ok and logs.result is not None:
             self._log.output("stdout", logs.result.content)
