@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sandbox.docker.spec import DEFAULT_KEEP_SECONDS
-
 from .errors import bad_input
 from .remote import id_of
 from .run import IN_HELP
@@ -60,14 +58,7 @@ def serve(
         from sandbox.mcp.tools import chosen_tools
     except ImportError as error:
         raise bad_input(f"gamebox mcp needs the extra 'mcp': {error}.", "Install it: pip install 'gamebox[mcp]'.") from error
-    keep, name, seconds = asked.pop("keep"), asked.pop("name"), asked.pop("keep_seconds")
-    kept = Kept(
-        keep or name is not None or seconds is not None,
-        name,
-        inside,
-        DEFAULT_KEEP_SECONDS if seconds is None else seconds,
-        take_over,
-    )
+    kept = Kept.taken_from(asked, inside, take_over)
     refuse_with_in(ctx, kept)
     if idle is not None and not 1 <= idle < float("inf"):
         raise bad_input(f"--idle {idle:g} is less than a second, or not a number.", "Give the number of seconds.")

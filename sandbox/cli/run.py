@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from sandbox.docker.spec import DEFAULT_KEEP_SECONDS
-
 from .errors import OWN_FAILURE, bad_input, envelope_for_cli, say
 from .remote import id_of
 from .sandbox_options import Kept, refuse_with_in, sandbox_of, variable_of, with_sandbox_options
@@ -98,14 +96,7 @@ def run(
     # For the command only: a kept sandbox does not keep them.
     variables = dict(variable_of(text) for text in asked.pop("env"))
     args = {"argv": command, "env": variables, "timeout_seconds": timeout, "user": user}
-    keep, name, seconds = asked.pop("keep"), asked.pop("name"), asked.pop("keep_seconds")
-    kept = Kept(
-        keep or name is not None or seconds is not None,
-        name,
-        inside,
-        DEFAULT_KEEP_SECONDS if seconds is None else seconds,
-        take_over,
-    )
+    kept = Kept.taken_from(asked, inside, take_over)
     refuse_with_in(ctx, kept)
     workspace = asked.pop("workspace")
     with progress() as report:

@@ -75,6 +75,13 @@ class Kept(NamedTuple):
         """Whether the sandbox is there when the command is over."""
         return self.keep or self.inside is not None
 
+    @classmethod
+    def taken_from(cls, asked: dict[str, Any], inside: str | None, take_over: bool) -> Kept:
+        """Take the options for keeping a sandbox out of ``asked``. To name it, or to say how long it stays, keeps it."""
+        keep, name, seconds = asked.pop("keep"), asked.pop("name"), asked.pop("keep_seconds")
+        is_kept = keep or name is not None or seconds is not None
+        return cls(is_kept, name, inside, DEFAULT_KEEP_SECONDS if seconds is None else seconds, take_over)
+
 
 def with_sandbox_options(
     *, without: Collection[str] = (), defaults: Mapping[str, Any] | None = None, helps: Mapping[str, str] | None = None
