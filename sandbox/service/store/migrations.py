@@ -152,6 +152,30 @@ STEPS = (
     CREATE INDEX creations_by_time ON creations (created_at);
     CREATE INDEX events_by_time ON events (at);
     """,
+    # Files of sandboxes that outlive them, and volumes.
+    """
+    CREATE TABLE snapshots (
+        id TEXT PRIMARY KEY,
+        tenant TEXT NOT NULL REFERENCES tenants (id),
+        sandbox TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        bytes INTEGER NOT NULL,
+        image TEXT NOT NULL,
+        spec TEXT NOT NULL,
+        deleting INTEGER NOT NULL DEFAULT 0
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX snapshots_of_tenants ON snapshots (tenant, created_at);
+    CREATE TABLE volumes (
+        id TEXT PRIMARY KEY,
+        tenant TEXT NOT NULL REFERENCES tenants (id),
+        name TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        state TEXT NOT NULL,
+        UNIQUE (tenant, name)
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 
 
