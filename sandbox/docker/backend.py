@@ -40,7 +40,7 @@ from sandbox.network.services.names import for_guest
 from sandbox.pipe.transport import Transport
 
 from .container import create as container
-from .container import enforcement, postmortem
+from .container import enforcement, postmortem, volumes
 from .container import preflight as fitting
 from .kept import attach as reaching
 from .kept import kept, owners, waiting
@@ -73,6 +73,11 @@ class DockerBackend:
         self._spec, self._profile, self._limits, self._env, self._report = spec, profile, limits, env, report
         self.name = f"gamebox-{secrets.token_hex(8)}"
         self.labels: Mapping[str, str] = {}  # further ones, for the container that is made
+        # In the place of the spec's image: one that was made from a container of that.
+        self.root_image = ""
+        # The ids of volumes by their paths, and how much they may hold, which is measured with the rest of the disk.
+        self.volumes: Mapping[str, str] = {}
+        self.volume_bytes: int | None = None
         self.container_id: str | None = None
         self.stream: AttachStream | None = None
         self._cut_streams: list[AttachStream] = []  # that a thread may still be using
@@ -142,7 +147,7 @@ class DockerBackend:
             try:
                 if self._spec.workspace is not None:
                     fitting.check_workspace(Path(self._spec.workspace), disk.workspace_bytes)
-                runtime, stream = self._create(client, image_id, runtime, disk, request)
+                runtime, stream = self._create(client, self.root_image or image_id, runtime, disk, request)
             finally:
                 disk.release()
         self._runtime, self._image_env, self.starts_filled = runtime, image_env, built
@@ -150,15 +155,25 @@ class DockerBackend:
             waiting.note(self.name)
         hello = {
             "isolated": True,
-            "disk": disk.for_guest(
-                self._limits, container.places(self._limits, self._profile), host_disk(client, disk, runtime.mount)
-            ),
+            "disk": self._disk_for_guest(client, disk, runtime),
             "keep": None if self.kept is None else self._keep_of_guest(self.kept, request),
             "names": for_guest(request.names),
         }
         return GuestStream(
             stream, self._place(request), hello, None if self.kept is None else self._keep(self.kept)
         )
+
+    def _disk_for_guest(self, client: docker.DockerClient, disk: Disk, runtime: RuntimeVolume) -> dict[str, Any]:
+        others = container.places(self._limits, self._profile)
+        found = disk.for_guest(self._limits, others, host_disk(client, disk, runtime.mount))
+        if self.volumes and self.volume_bytes is not None:
+            found["watched"] += self.volumes
+            found["limit"] = (found["limit"] or 0) + self.volume_bytes
+        return found
+
+    def has_more_than_spec(self) -> bool:
+        """Return whether its container has files that the spec does not tell of."""
+        return bool(self.root_image or self.volumes)
 
     def _keep_of_guest(self, found: Kept, request: StartRequest) -> dict[str, Any]:
         # One that stands by has nothing that is worth keeping: it ends as soon as any other if its pool dies.
@@ -227,6 +242,7 @@ class DockerBackend:
             labels={container.IMAGE_LABEL: spec.image, **(self.kept.labels() if self.kept is not None else {}), **self.labels},
             auto_remove=self.kept is None or kept.is_removed_by(client),
             names=request.names,
+            volumes=volumes.mounts(self.volumes),
         )
         watch(client).wait_until_open()
         with contextlib.suppress(RuntimeError):  # no more threads: then ``close`` does its work

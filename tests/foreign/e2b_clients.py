@@ -13,17 +13,10 @@ _PYTEST = ("pytest==9.2.0", "pytest-timeout==2.4.0")
 _TESTS = "packages/python-sdk/tests"
 
 _INTERNET = "it needs the internet: it asks servers of others"
-_MEMORY = "a snapshot of the memory, or a fork of running processes: plain Docker has none"
+_KERNEL = "it tells a fresh start by the boot id of the kernel, which the containers of a host share"
 _CUT = "the client is newer than the suite: its library for HTTP reports a connection that was cut in another way"
-_FORKS = (
-    *("test_fork", "test_fork_multiple", "test_fork_by_id", "test_fork_killed_sandbox"),
-    *("test_create_snapshot", "test_create_sandbox_from_snapshot", "test_create_multiple_sandboxes_from_snapshot"),
-    *("test_list_snapshots", "test_list_snapshots_for_sandbox", "test_list_snapshots_filtered_by_name"),
-    *("test_create_named_snapshot", "test_delete_snapshot", "test_snapshot_preserves_filesystem"),
-    *("test_create_snapshot_class_method", "test_pause_filesystem_only", "test_auto_pause_filesystem_only_reboots"),
-)
 EXCEPTIONS: dict[str, str] = {
-    **dict.fromkeys(_FORKS, _MEMORY),
+    **dict.fromkeys(("test_pause_filesystem_only", "test_auto_pause_filesystem_only_reboots"), _KERNEL),
     **dict.fromkeys(
         (
             *("test_internet_access_enabled", "test_internet_access_default"),

@@ -66,6 +66,9 @@ APPLETS = [
     "stty",
     "id",
     "env",
+    "chown",
+    "chmod",
+    "grep",
 ]
 
 

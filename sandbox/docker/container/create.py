@@ -50,6 +50,7 @@ class Shape:
     labels: Mapping[str, str] = field(default_factory=dict)
     auto_remove: bool = True
     names: tuple[Name, ...] = ()
+    volumes: tuple[Mount, ...] = ()
 
 
 def create(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> str:
@@ -86,6 +87,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
             Mount(runtime.mount, runtime.name, type="volume", read_only=True, no_copy=True),
             *(Mount(f"/etc/{name}", f"{etc}/{name}", type="bind", read_only=True) for name in ETC if etc),
             *shape.disk.mounts,
+            *shape.volumes,
         ],
     )
     created = client.api.create_container(

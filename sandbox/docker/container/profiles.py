@@ -117,7 +117,20 @@ BUILD = dataclasses.replace(
     bare_root=True,
     gives="You are root in the container with the engine's default capabilities; what you write becomes a layer of an image.",
 )
-_PROFILES = {profile.name: profile for profile in (DEFAULT, ROOT_ON_REQUEST, ROOT, CONFORMANCE, E2B, E2B_ROOT)}
+# For the service alone: no ceiling has it. Owners are set by root, and file tools reach nothing but the volume.
+VOLUME = dataclasses.replace(
+    DEFAULT,
+    name="volume",
+    uid=0,
+    user="root",
+    home="/root",
+    capabilities=(*GUEST_CAPABILITIES, "CHOWN", "FOWNER", "DAC_OVERRIDE"),
+    any_user=False,
+    file_roots=("/volume",),
+    least_file_bytes=_SUITE_BYTES,
+    gives="The content of a volume is in /volume.",
+)
+_PROFILES = {profile.name: profile for profile in (DEFAULT, ROOT_ON_REQUEST, ROOT, CONFORMANCE, E2B, E2B_ROOT, VOLUME)}
 
 
 def find_profile(name: str | Profile) -> Profile:

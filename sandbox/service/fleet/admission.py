@@ -63,7 +63,9 @@ class Admission:
             self._tenants.ledger.store(record.tenant, record.id, stored_bytes, forced=True)
         if record.gone_at is None:
             amounts = amounts_of(SandboxSpec.from_data(record.spec))
-            self._tenants.ledger.restore(record.tenant, record.id, amounts, paused=record.state == "paused")
+            stopped = rows.stopped_at(record.options) is not None
+            paused = record.state == "paused"
+            self._tenants.ledger.restore(record.tenant, record.id, amounts, paused=paused, stopped=stopped)
 
     async def answer_to_first(self, tenant: str, key: str | None, digest: bytes) -> dict[str, Any] | None:
         """Return the answer to the first creation with an idempotency key, or None if there was none. Raises Problem."""

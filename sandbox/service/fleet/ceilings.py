@@ -19,6 +19,10 @@ class Ceilings:
         closed = ("*",) if found.network == "none" else found.closed_hosts  # services, too
         return Ceiling.public(*found.open_networks, denied=closed, own_ports=self.own_ports)
 
+    def volume_bytes(self, tenant: str) -> int | None:
+        """Return how much the volumes of a tenant may hold together."""
+        return self._tenants.find(tenant).quota.volume_bytes
+
     def packages(self, tenant: str) -> bool:
         """Return whether a tenant may use the package cache."""
         return self._tenants.find(tenant).ceiling.packages

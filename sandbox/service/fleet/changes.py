@@ -12,7 +12,8 @@ from sandbox.aio import AsyncEnvironment
 from sandbox.errors import SandboxError
 from sandbox.service.clock import now
 from sandbox.service.http.bodies import UpdateSandbox
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.snapshots.stopping import Stopping
+from sandbox.service.store.sandboxes import SandboxRecord, stopped_at
 from sandbox.service.tenants import ceiling as under
 from sandbox.service.tenants.tenants import Tenants
 
@@ -28,6 +29,7 @@ class Changes:
     """Changes the sandboxes of a fleet, which are those that are not over.
 
     ``attach`` reaches one, ``change`` writes another record of it down, and ``tell_end`` has its guest know when it ends.
+    ``started`` notes the environment of one that was stopped.
     """
 
     def __init__(
@@ -39,7 +41,10 @@ class Changes:
         attach: Callable[[LiveSandbox], asyncio.Task[AsyncEnvironment]],
         change: Callable[[LiveSandbox, SandboxRecord], Awaitable[None]],
         tell_end: Callable[[LiveSandbox], Awaitable[None]],
+        stopping: Stopping,
+        started: Callable[[LiveSandbox, AsyncEnvironment], None],
     ) -> None:
+        self._stopping, self._started = stopping, started
         self._workers, self._tenants, self._ceilings, self._sandboxes = workers, tenants, ceilings, sandboxes
         self._attach, self._change, self._tell_end = attach, change, tell_end
 
@@ -81,9 +86,16 @@ class Changes:
                     raise
             return live.record
 
-    async def pause_for_long(self, live: LiveSandbox) -> SandboxRecord:
-        """Pause a sandbox and let it wait as long as its tenant may have one. Raises SandboxError, Problem."""
-        await self.pause(live)
+    async def stop(self, live: LiveSandbox) -> SandboxRecord:
+        """Keep the files of a sandbox until it is resumed, and nothing else; does nothing if it is paused. Raises SandboxError."""
+        async with live.changing:
+            if live.record.state != "paused":
+                await self._stopping.stop(live)
+            return live.record
+
+    async def pause_for_long(self, live: LiveSandbox, *, memory: bool = True) -> SandboxRecord:
+        """Pause a sandbox, or stop it, and let it wait as long as its tenant may have one. Raises SandboxError, Problem."""
+        await (self.pause(live) if memory else self.stop(live))
         most = self._tenants.find(live.record.tenant).ceiling.most_time_to_live_seconds
         return await self.update(live, UpdateSandbox.model_validate({"time_to_live_seconds": most}))
 
@@ -94,7 +106,12 @@ class Changes:
                 under.check_running(self._tenants.active(live.record.tenant).ceiling, live.spec)
                 await self.cut(live)
                 self._tenants.ledger.resume(live.record.id)
+                stopped = stopped_at(live.record.options) is not None
                 try:
+                    if stopped:
+                        self._started(live, await self._stopping.start(live))
+                        await self._tell_end(live)
+                        return live.record
                     if live.environment is None:
                         await self._attach(live)
                     else:
@@ -102,7 +119,7 @@ class Changes:
                             await live.environment.resume()
                         await self._tell_end(live)
                 except BaseException:
-                    self._tenants.ledger.pause(live.record.id)
+                    self._tenants.ledger.pause(live.record.id, stopped=stopped)
                     raise
                 await self._change(live, replace(live.record, state="running"))
             elif live.record.state != "running":

@@ -71,6 +71,11 @@ def pauses_at_end(options: Mapping[str, Any]) -> bool:
     return options.get("at_end") == "pause"
 
 
+def stops_at_end(options: Mapping[str, Any]) -> bool:
+    """Return whether a sandbox that is paused when its time is over is stopped then, so that only its files are kept."""
+    return options.get("at_end_memory") is False
+
+
 def seconds_to_pause(options: Mapping[str, Any]) -> float:
     """Return how long the guest waits for the service beyond the end of a sandbox that is then to be paused."""
     return PAUSE_SECONDS if pauses_at_end(options) else 0.0

@@ -28,6 +28,9 @@ def prepared(spec: SandboxSpec, provision: Provision) -> tuple[DockerEnvironment
     """Return the environment for a new sandbox, not started, and the name of the container it will have. Raises SandboxError."""
     made = DockerEnvironment.from_spec(spec, provision.parts(spec))
     made.backend.labels = {SERVICE_LABEL: "1"}
+    made.backend.root_image = str(provision.options.get("root_image", ""))
+    made.backend.volumes = dict(provision.options.get("volumes", {}))
+    made.backend.volume_bytes = provision.volume_bytes
     made.ceiling = provision.ceiling
     provision.give_secrets(made)
     return made, made.backend.name

@@ -7,13 +7,14 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from sandbox.aio import AsyncEnvironment
 from sandbox.docker.environment import DockerEnvironment
+from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.service.clock import now
 from sandbox.service.http.bodies import CreateSandbox, ForkSandbox
@@ -22,15 +23,20 @@ from sandbox.service.requests.answers import AnswerRoom
 from sandbox.service.requests.bridges import Feeding
 from sandbox.service.requests.under_way import Requests
 from sandbox.service.settings import Settings
+from sandbox.service.snapshots.snapshots import Snapshots
+from sandbox.service.snapshots.stopping import Stopping
 from sandbox.service.store import requests as request_rows
 from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
 from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.snapshots import SnapshotRecord
 from sandbox.service.store.tidying import forget_old
 from sandbox.service.tenants import ceiling as under
 from sandbox.service.tenants.amounts import DiskRoom
 from sandbox.service.tenants.ledger import CheckpointRoom
 from sandbox.service.tenants.tenants import Tenants
+from sandbox.service.volumes.content import Contents
+from sandbox.service.volumes.volumes import Volumes
 
 from . import engine
 from .admission import Admission
@@ -39,10 +45,10 @@ from .ceilings import Ceilings
 from .changes import Changes
 from .checkpoints import Checkpoints, all_files, remove_unknown, sizes
 from .clock_jumps import ClockJumps
-from .creating import NewSandbox, new_sandbox, pauses_at_end, seconds_to_pause
+from .creating import NewSandbox, new_sandbox, pauses_at_end, seconds_to_pause, stops_at_end
 from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
 from .pools import Pools
-from .provision import Provisions
+from .provision import Provision, Provisions
 from .reconciling import ALIVE, Reconciling
 from .sandbox_data import sandbox_data
 from .watching import Watching
@@ -79,10 +85,18 @@ class Fleet:
         self._reconciling = Reconciling(lambda: self._all(over=False), lambda: self._in_engine(engine.states), self._settle)
         self.ceilings = Ceilings(tenants)
         present = partial(self._all, over=False)
-        self.changes = Changes(
-            self.workers, tenants, self.ceilings, present, self._attach, self._change, self._tell_end
-        )
         self.provisions = Provisions(settings, database, self.ceilings)
+        self.snapshots = Snapshots(settings.data, database, tenants, self.workers)
+        self.volumes = Volumes(database, tenants, self.workers, settings.e2b_templates.get("base", DEFAULT_IMAGE), present)
+        self.contents = Contents(self)
+        self._stopping = Stopping(
+            database, self.snapshots, self.workers, tenants.ledger, self._change, self._remove, self.provisions.of
+        )
+        self.changes = Changes(
+            *(self.workers, tenants, self.ceilings, present, self._attach, self._change, self._tell_end),
+            self._stopping,
+            self._attached_to,
+        )
 
     async def _disk_room(self, *, exactly: bool) -> DiskRoom | None:
         """Return the room for disks, ``exactly`` with what the sandboxes have written, which takes longer. Raises SandboxError."""
@@ -101,19 +115,27 @@ class Fleet:
             self._admission.restore(record, stored.get(record.id, 0))
             if record.state in ("creating", "deleting"):
                 self.spawn(self._finish_delete(live))
-            elif record.state == "paused":
+            elif record.state == "paused" and rows.stopped_at(record.options) is None:
                 with contextlib.suppress(SandboxError):
                     live.release = engine.claim(record.ident)
             elif record.state == "running":
                 live.attaching = self._attach(live, self.workers.background)
+        await self.snapshots.load(self._stopped_at)
+        await self.volumes.load()
         await self.pools.start()
         self.spawn(self._reconciling.work())
         self.spawn(self._look())
         self.spawn(self._tidy())
 
+    def _stopped_at(self, ident: str) -> str | None:
+        live = self._live.get(ident)
+        return None if live is None or live.is_over else rows.stopped_at(live.record.options)
+
     async def _settle(self, live: LiveSandbox, state: str | None) -> None:
         """Have the record agree with the state of the container, None if there is none."""
-        if state not in ALIVE:
+        if rows.stopped_at(live.record.options) is not None:
+            await self._stopping.settle(live)
+        elif state not in ALIVE:
             await self.lose(live, ended(live.record))
         elif live.record.state == "paused":  # the last service did not come to write it down, or somebody else has woken it
             if live.environment is not None:
@@ -174,10 +196,12 @@ class Fleet:
 
     # Create
 
-    async def create(self, tenant: str, body: CreateSandbox, key: str | None, digest: bytes) -> dict[str, Any]:
+    async def create(
+        self, tenant: str, body: CreateSandbox, key: str | None, digest: bytes, files: SnapshotRecord | None = None
+    ) -> dict[str, Any]:
         """Create a sandbox and return what is answered. With the idempotency ``key`` of an earlier one, that is answered.
 
-        Raises Problem, SandboxError. It is created even if the caller does not wait for it.
+        It gets the ``files`` of a snapshot. Raises Problem, SandboxError. It is created even if the caller does not wait for it.
         """
         ceiling = self.tenants.active(tenant).ceiling
         spec, life = body.spec(self.settings, ceiling), body.life_seconds(self.settings, ceiling)
@@ -187,15 +211,42 @@ class Fleet:
             if (answer := await self._admission.answer_to_first(tenant, key, digest)) is not None:
                 return answer
             raise
-        new = new_sandbox(tenant, spec, provision, body.metadata, life)
-        made = [self.pools.take(new, spec)]
+        new = new_sandbox(tenant, spec, _with_root(provision, files), body.metadata, life)
+        return await self._create(self.pools.take(new, spec), key, digest, files)
+
+    async def create_like(
+        self, record: SandboxRecord, files: SnapshotRecord, life_seconds: float, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Create a sandbox like that of ``record``, with the files of a snapshot, and ``options`` in the place of its own.
+
+        Raises Problem, SandboxError.
+        """
+        ceiling = self.tenants.active(record.tenant).ceiling
+        spec = under.narrowed(ceiling, SandboxSpec.from_data(record.spec))
+        life = under.chosen_life(ceiling, life_seconds, life_seconds)
+        provision = self.provisions.of(record)
+        provision = replace(provision, options={**provision.options, **options})
+        new = new_sandbox(record.tenant, spec, _with_root(provision, files), record.metadata, life)
+        return await self._create(self.pools.take(new, spec), None, b"", files)
+
+    async def create_new(self, new: NewSandbox) -> dict[str, Any]:
+        """Create a sandbox of the service's own for a tenant. Raises Problem, SandboxError."""
+        return await self._create(new, None, b"", None)
+
+    async def _create(
+        self, new: NewSandbox, key: str | None, digest: bytes, files: SnapshotRecord | None
+    ) -> dict[str, Any]:
+        made, tenant = [new], new.record.tenant
         if (first := await self._begin(tenant, made, key, digest)) is not None:
             return first
 
         async def start() -> dict[str, Any]:
-            if not await self.pools.begin(made):
-                async with self.workers.creation(tenant):
-                    await self._in_engine(made[0].environment.start, tenant)
+            async with self.snapshots.used(files) if files is not None else contextlib.nullcontext():
+                if not await self.pools.begin(made):
+                    async with self.workers.creation(tenant):
+                        await self._in_engine(made[0].environment.start, tenant)
+                if files is not None:
+                    await self.snapshots.fill(made[0].environment, files)
             return await self._started(made, lambda items: items[0])
 
         return await self._created(made, start)
@@ -281,8 +332,8 @@ class Fleet:
         events = await self.database.call(write)
         for each, record, event in zip(made, records, events, strict=True):
             live = self._live[record.id]
-            live.environment, live.record = AsyncEnvironment(each.environment), record
-            live.environment.on_connection = self.watching.connection
+            live.record = record
+            self._attached_to(live, AsyncEnvironment(each.environment))
             self.broadcast.publish(event)
         return answer
 
@@ -309,10 +360,13 @@ class Fleet:
                     raise live.loss() from error
                 log.warning("could not attach to the sandbox %s: %s", live.record.id, error)
                 raise
-            live.environment = AsyncEnvironment(found)
-            live.environment.on_connection = self.watching.connection
+            self._attached_to(live, made := AsyncEnvironment(found))
             await self._tell_end(live)
-            return live.environment
+            return made
+
+    def _attached_to(self, live: LiveSandbox, environment: AsyncEnvironment) -> None:
+        live.environment = environment
+        environment.on_connection = self.watching.connection
 
     async def _tell_end(self, live: LiveSandbox) -> None:
         """Have the guest end the sandbox in time by itself, in case no service is there then."""
@@ -376,6 +430,7 @@ class Fleet:
         """Remove what is left of a sandbox that is over, and write down that nothing is; else it is tried again."""
         live.attach_at = time.monotonic() + REMOVE_AGAIN_SECONDS
         await live.checkpoints.remove()
+        await self._stopping.forget(live)
         if live.record.reason == "taken_over":  # it is another's
             await self._let_go(live)
         elif not await self._remove(live):
@@ -417,10 +472,13 @@ class Fleet:
 
         event = await self.database.call(forget)
         await live.checkpoints.remove()
+        await self._stopping.forget(live)
         live.requests.forget_answers()
         self._live.pop(record.id, None)
         self.tenants.ledger.release(record.id)
         self.broadcast.publish(event)
+        if record.options.get("root_image"):  # it may have been the last that needed a deleted snapshot
+            self.spawn(self.snapshots.clear(record.tenant))
 
     async def _change(self, live: LiveSandbox, record: SandboxRecord) -> None:
         event = await self.database.call(lambda connection: rows.change(connection, record, now()))
@@ -447,6 +505,8 @@ class Fleet:
             await asyncio.sleep(TIDY_SECONDS)
             with contextlib.suppress(SandboxError):  # the store cannot be written: the next time
                 await forget_old(self.database, tuple(self._live), now())
+            await self.snapshots.tidy()
+            await self.volumes.tidy()
 
     def _look_at(self, live: LiveSandbox) -> None:
         record = live.record
@@ -472,7 +532,7 @@ class Fleet:
     async def _pause_at_end(self, live: LiveSandbox) -> None:
         """Pause a sandbox whose time is over, for as long as its tenant may have one; end it if that is not possible."""
         try:
-            await self.changes.pause_for_long(live)
+            await self.changes.pause_for_long(live, memory=not stops_at_end(live.record.options))
         except (SandboxError, Problem) as error:
             log.warning("the sandbox %s could not be paused at its end: %s", live.record.id, error)
             await self._alone(live, partial(self.lose, live, ended(live.record, over=True)))
@@ -490,6 +550,11 @@ class Fleet:
         attach = lambda: self._attach(self._live[record.id])  # noqa: E731
         requests = Requests(record.tenant, self._answers, self._feeding)
         return LiveSandbox(record, attach, output, checkpoints, self.watching, requests=requests)
+
+
+def _with_root(provision: Provision, files: SnapshotRecord | None) -> Provision:
+    """Return what a sandbox gets that has the files of a snapshot."""
+    return provision if files is None else replace(provision, options={**provision.options, "root_image": files.image})
 
 
 def _begun_anew(connection: Any) -> list[SandboxRecord]:

@@ -128,7 +128,7 @@ class Pools:
         wanted = _of_container(spec)
         standby = next((standby for known, standby in self._standbys if known == wanted), None)
         # A member knows no name of a package cache.
-        fits = spec.network.mode != "bridge" and new.provision.cache is None
+        fits = spec.network.mode != "bridge" and new.provision.cache is None and not new.environment.backend.has_more_than_spec()
         member = standby.take() if standby is not None and fits else None
         if standby is None or member is None:
             return new

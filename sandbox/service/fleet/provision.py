@@ -51,6 +51,8 @@ class Provision:
     seal: Seal | None = None
     hidden: Hidden = field(default_factory=Hidden)
     cache: PackageCache | None = None
+    volume_bytes: int | None = None
+    """How much all volumes of the tenant may hold."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, spec: SandboxSpec) -> None:
@@ -123,7 +125,9 @@ class Provisions:
 
     def _provision(self, tenant: str, hidden: Hidden, options: Mapping[str, Any]) -> Provision:
         cache = self._settings.package_cache() if options.get("cache") and self._ceilings.packages(tenant) else None
-        return Provision(self._ceilings.of(tenant), self._database.seal, hidden, cache, options)
+        return Provision(
+            self._ceilings.of(tenant), self._database.seal, hidden, cache, self._ceilings.volume_bytes(tenant), options
+        )
 
     async def _values(self, tenant: str, names: frozenset[str]) -> dict[str, str]:
         if not names:

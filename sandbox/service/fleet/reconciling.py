@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from sandbox.errors import SandboxError
+from sandbox.service.store.sandboxes import stopped_at
 
 from .live_sandbox import LiveSandbox
 
@@ -59,7 +60,8 @@ class Reconciling:
         missing: set[str] = set()
         for live, record in before:
             state = states.get(record.ident)
-            if _agrees(record.state, state):
+            stopped = stopped_at(record.options) is not None
+            if state is None if stopped else _agrees(record.state, state):
                 continue
             if live.environment is not None and state not in ALIVE and record.id not in self._missing:
                 missing.add(record.id)  # its own end says why, in a moment

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sandbox.errors import SandboxError
 from sandbox.service.http.bodies import UpdateSandbox
 from sandbox.service.http.problems import Problem
+from sandbox.service.store.sandboxes import stopped_at
 
 from .changes import Changes
 from .live_sandbox import LiveSandbox
@@ -27,9 +28,12 @@ class _Waking:
 
 
 async def wake(workers: Workers, changes: Changes, live: LiveSandbox, *, by_port: bool = False) -> bool:
-    """Have a paused sandbox go on, if its owner asked for that; return whether it was woken. Raises Problem, SandboxError."""
+    """Have a paused sandbox go on, if its owner asked for that; return whether it was woken. Raises Problem, SandboxError.
+
+    One that is stopped is not woken: it would start anew, and what the request is for would not run in it.
+    """
     seconds = live.record.options.get(OPTION)
-    if live.record.state != "paused" or not isinstance(seconds, int | float):
+    if live.record.state != "paused" or not isinstance(seconds, int | float) or stopped_at(live.record.options) is not None:
         return False
     waking: _Waking = live.beside.setdefault(_Waking, _Waking())
     task = waking.task

@@ -54,6 +54,15 @@ class Event:
     data: Mapping[str, Any]
 
 
+def stopped_at(options: Mapping[str, Any]) -> str | None:
+    """Return the snapshot from which a sandbox with these options starts again, None if it is not stopped.
+
+    One that is stopped counts as paused, but has no container.
+    """
+    found = options.get("stopped")
+    return found if isinstance(found, str) else None
+
+
 def insert(connection: sqlite3.Connection, record: SandboxRecord) -> None:
     """Add a sandbox."""
     row = _row(record)

@@ -139,6 +139,8 @@ class Account:
             "cpus": held.milli_cpus / MILLI,
             "disk_bytes": held.disk_bytes,
             "checkpoint_bytes": ledger.stored_bytes(self.id),
+            "volumes": ledger.volumes.get(self.id, (0, 0))[0],
+            "volume_bytes": ledger.volumes.get(self.id, (0, 0))[1],
             "output_bytes": self.output.taken,
             "requests_under_way": self.under_way,
         }
@@ -173,6 +175,8 @@ class Account:
         yield "cpus", quota.cpus
         yield "disk_bytes", quota.disk_bytes
         yield "checkpoint_bytes", quota.checkpoint_bytes
+        yield "volumes", quota.volumes
+        yield "volume_bytes", quota.volume_bytes
         yield "output_bytes", quota.output_bytes
         yield "requests_under_way", quota.requests_under_way
         yield "transfer_bytes_per_day", quota.transfer_bytes_per_day

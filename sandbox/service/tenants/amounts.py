@@ -29,6 +29,10 @@ class Amounts:
         """Return what it takes while it is paused: everything but processors."""
         return replace(self, milli_cpus=0)
 
+    def stopped(self) -> Amounts:
+        """Return what it takes while nothing of it is in memory: its place, and the disk that it will have again."""
+        return replace(self, milli_cpus=0, memory_bytes=0)
+
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:

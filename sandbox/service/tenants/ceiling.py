@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
+from sandbox.docker.images.snapshots import is_snapshot
 from sandbox.docker.spec import SandboxSpec
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
@@ -32,6 +33,8 @@ def check_image(ceiling: Ceiling, image: str) -> None:
 
     Patterns are for names, which the operator may let mean another image; ids and digests would reach what they meant before.
     """
+    if is_snapshot(image):
+        raise forbidden(f"The image {image!r:.150}", "Create a sandbox from the snapshot, by the id that was answered for it.")
     if image in ceiling.images:
         return
     if _IMAGE_ID.fullmatch(image):

@@ -50,4 +50,6 @@ async def _finish(house: House, tenant: str) -> None:
         house.broadcast.close(key)
         house.connections.end(KEY_GONE, key=key)
     await house.fleet.delete_all(tenant)
+    await house.fleet.snapshots.delete_all(tenant)
+    await house.fleet.volumes.delete_all(tenant)
     await house.tenants.forget(tenant)

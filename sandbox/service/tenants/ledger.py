@@ -26,7 +26,7 @@ RETRY_SECONDS = 15
 
 @dataclass(slots=True)
 class _Account:
-    """What one tenant has: ``held`` by the ids of its sandboxes, ``stored`` are bytes of checkpoints."""
+    """What one tenant has: ``held`` by the ids of its sandboxes, ``stored`` are bytes of checkpoints and snapshots."""
 
     held: dict[str, Amounts] = field(default_factory=dict)
     total: Amounts = field(default_factory=Amounts)
@@ -42,6 +42,8 @@ class Ledger:
         self._accounts: dict[str, _Account] = {}
         self._tenants: dict[str, str] = {}  # by the ids of sandboxes
         self._paused: dict[str, Amounts] = {}  # what they take when they run
+        self.volumes: dict[str, tuple[int, int]] = {}
+        """How many volumes each tenant has, and their bytes when they were last counted."""
         self.promised_bytes = 0
         """The disks of all sandboxes together."""
 
@@ -50,16 +52,18 @@ class Ledger:
         return self._account(tenant).total
 
     def stored_bytes(self, tenant: str) -> int:
-        """Return the size of a tenant's checkpoints."""
+        """Return the size of a tenant's checkpoints and snapshots."""
         return self._account(tenant).stored_bytes
 
     # Sandboxes
 
-    def restore(self, tenant: str, sandbox: str, amounts: Amounts, *, paused: bool = False) -> None:
+    def restore(
+        self, tenant: str, sandbox: str, amounts: Amounts, *, paused: bool = False, stopped: bool = False
+    ) -> None:
         """Note a sandbox that the store has. Nothing is refused: it is there."""
         self._hold(tenant, sandbox, amounts)
         if paused:
-            self.pause(sandbox)
+            self.pause(sandbox, stopped=stopped)
 
     def reserve(self, tenant: str, wanted: Mapping[str, Amounts], room: DiskRoom | None) -> None:
         """Reserve what new sandboxes take, by their ids, all of it or nothing. Raises Problem.
@@ -88,23 +92,23 @@ class Ledger:
         self._paused.pop(sandbox, None)
         self._tidy(tenant)
 
-    def pause(self, sandbox: str) -> None:
-        """Release the processors of a sandbox. It keeps memory and disk."""
+    def pause(self, sandbox: str, *, stopped: bool = False) -> None:
+        """Release the processors of a sandbox. It keeps memory and disk; one that is ``stopped`` has no memory either."""
         tenant = self._tenants.get(sandbox)
         if tenant is None or sandbox in self._paused:
             return
         amounts = self._account(tenant).held[sandbox]
         self._paused[sandbox] = amounts
-        self._replace(tenant, sandbox, amounts.paused())
+        self._replace(tenant, sandbox, amounts.stopped() if stopped else amounts.paused())
 
     def resume(self, sandbox: str, *, forced: bool = False) -> None:
-        """Reserve its processors again. Raises Problem, unless it is ``forced``: it runs already."""
+        """Reserve again what it has released. Raises Problem, unless it is ``forced``: it runs already."""
         amounts = self._paused.get(sandbox)
         if amounts is None:
             return
         tenant = self._tenants[sandbox]
         if not forced:
-            self._check(tenant, amounts - amounts.paused())
+            self._check(tenant, amounts - self._account(tenant).held[sandbox])
         del self._paused[sandbox]
         self._replace(tenant, sandbox, amounts)
 
@@ -112,15 +116,15 @@ class Ledger:
 
     def store(self, tenant: str, sandbox: str, size_bytes: int, *, forced: bool = False) -> bool:
         """Reserve room for a checkpoint; return whether there is enough. ``forced``: it is there already."""
-        if forced:
-            fits = True
-        else:
-            most = self._quota_of(tenant).checkpoint_bytes
-            fits = sandbox in self._tenants and (most is None or self.stored_bytes(tenant) + size_bytes <= most)
-        if not fits:
+        return (forced or sandbox in self._tenants) and self.keep(tenant, sandbox, size_bytes, forced=forced)
+
+    def keep(self, tenant: str, place: str, size_bytes: int, *, forced: bool = False) -> bool:
+        """Reserve room for what belongs to no sandbox; return whether there is enough. ``forced``: it is there already."""
+        most = None if forced else self._quota_of(tenant).checkpoint_bytes
+        if most is not None and self.stored_bytes(tenant) + size_bytes > most:
             return False
         account = self._account(tenant)
-        account.stored[sandbox] = account.stored.get(sandbox, 0) + size_bytes
+        account.stored[place] = account.stored.get(place, 0) + size_bytes
         account.stored_bytes += size_bytes
         return True
 

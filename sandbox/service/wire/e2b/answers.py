@@ -11,7 +11,7 @@ from sandbox.service.clock import now
 from sandbox.service.house import House
 from sandbox.service.keys import Caller, Scope
 from sandbox.service.ports.traffic import OPTION, traffic_token
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.sandboxes import SandboxRecord, stopped_at
 
 from .access import options_of, token_of
 
@@ -42,7 +42,9 @@ def listed(record: SandboxRecord) -> dict[str, Any]:
         "memoryMB": limits.memory_bytes // MIB,
         "diskSizeMB": limits.files_bytes // MIB,
         "metadata": dict(record.metadata),
+        **({"volumeMounts": mounts} if (mounts := (options_of(record) or {}).get("volumeMounts")) else {}),
         "state": record.state,
+        **({"pauseMode": "full" if stopped_at(record.options) is None else "filesystem"} if record.state == "paused" else {}),
         "envdVersion": ENVD_VERSION,
     }
 

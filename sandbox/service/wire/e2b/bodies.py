@@ -8,14 +8,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sandbox.docker.spec import SandboxSpec
 from sandbox.service.fleet.waking import OPTION as WAKE
 from sandbox.service.http.bodies import CreateSandbox, Metadata, NetworkBody, Rules
 from sandbox.service.http.json_text import read_json
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.ports.traffic import MASK, Traffic, check_mask
 from sandbox.service.ports.traffic import OPTION as TRAFFIC
+from sandbox.service.store.snapshots import SnapshotRecord
 from sandbox.service.tenants.ceiling import forbidden
 from sandbox.service.tenants.rules import Ceiling
+from sandbox.service.volumes.volumes import OPTION as VOLUMES
 
 from .access import OPTIONS
 
@@ -35,11 +38,13 @@ def _at_every_port(rule: str) -> str:
     return f"[{text}]:*" if network.version == 6 else f"{text}:*"
 
 
-class _Asked(BaseModel):
+class Asked(BaseModel):
+    """What a client sends. Fields that are not known are ignored."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, allow_inf_nan=False)
 
 
-class NetworkConfig(_Asked):
+class NetworkConfig(Asked):
     """The network of a sandbox in the words of E2B."""
 
     allow_out: Rules | None = Field(None, alias="allowOut")
@@ -88,13 +93,20 @@ class NetworkConfig(_Asked):
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
-class AutoResume(_Asked):
+class AutoResume(Asked):
     """Whether requests wake the sandbox."""
 
     enabled: bool = False
 
 
-class NewSandbox(_Asked):
+class VolumeMount(Asked):
+    """A volume of a sandbox."""
+
+    name: str = Field(max_length=300)
+    path: str = Field(max_length=300)
+
+
+class NewSandbox(Asked):
     """The body of a creation."""
 
     template: str = Field(alias="templateID", min_length=1, max_length=300)
@@ -106,23 +118,38 @@ class NewSandbox(_Asked):
     network: NetworkConfig | None = None
     metadata: Metadata = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict, alias="envVars", max_length=256)
-    volume_mounts: tuple[Any, ...] | None = Field(None, alias="volumeMounts")
+    volume_mounts: tuple[VolumeMount, ...] = Field((), alias="volumeMounts", max_length=64)
     iam: dict[str, Any] | None = None
 
-    def body(self, version: int, ceiling: Ceiling, templates: Mapping[str, str]) -> E2BSandbox:
-        """Return the sandbox that is asked for; ``templates`` are images by their names here. Raises Problem."""
-        name = self.template.partition(":")[0]
-        if name not in templates:
+    @property
+    def template_name(self) -> str:
+        """The template without its tag."""
+        return self.template.partition(":")[0]
+
+    def body(
+        self,
+        version: int,
+        ceiling: Ceiling,
+        templates: Mapping[str, str],
+        files: SnapshotRecord | None = None,
+        volumes: Mapping[str, str] | None = None,
+    ) -> E2BSandbox:
+        """Return the sandbox that is asked for; ``templates`` are images by their names here, ``files`` are those of a snapshot,
+        ``volumes`` ids of volumes by their paths.
+
+        Raises Problem.
+        """
+        name = self.template_name
+        if files is None and name not in templates:
             raise Problem(
                 404,
                 ProblemCode.route_not_found,
                 f"There is no template {self.template!r:.80}.",
                 f"Use one of {', '.join(templates)}.",
             )
-        if self.auto_pause_memory is False:
-            raise refused("autoPauseMemory = false", "A pause of this service keeps the memory: leave it out.")
-        if self.volume_mounts:
-            raise unsupported("Volumes are not supported.")
+        wakes = self.auto_resume is not None and self.auto_resume.enabled
+        if self.auto_pause_memory is False and (wakes or not self.auto_pause):
+            raise refused("autoPauseMemory = false", "It needs autoPause = true, and cannot be combined with autoResume.")
         if self.iam:
             raise unsupported("Identity tokens (iam) are not supported.")
         timeout = SECONDS[version] if self.timeout is None else float(self.timeout)
@@ -132,27 +159,37 @@ class NewSandbox(_Asked):
         # The first version's clients ask for the internet whether or not their programs do.
         internet = self.allow_internet_access if version > 1 or not self.allow_internet_access else None
         asked = {
-            "image": templates[name],
+            "image": templates[name] if files is None else SandboxSpec.from_data(files.spec).image,
             "profile": "e2b-root" if "e2b-root" in ceiling.profiles else "e2b",
             "network": network.body(ceiling, internet=internet),
             # A sandbox of E2B ends when its time is over, however long it idles; a longer time may be asked for later.
-            "limits": {"idle_seconds": _idle_seconds(ceiling)},
+            "limits": {**({} if files is None else _size_of(files, ceiling)), "idle_seconds": _idle_seconds(ceiling)},
             "env": self.env,
             "track_changes": False,
             "time_to_live_seconds": timeout,
             "metadata": self.metadata,
             "wire": {
-                "template": name,
+                "template": name if files is None else files.label,
                 "timeout": timeout,
                 "on_timeout": "pause" if self.auto_pause else "kill",
-                "auto_resume": self.auto_resume is not None and self.auto_resume.enabled,
+                "auto_resume": wakes,
+                "at_end_memory": self.auto_pause_memory is not False,
                 "public": network.allow_public_traffic is not False,
                 "mask": network.mask_request_host or None,
                 "internet": self.allow_internet_access,
                 "network": network.data(),
+                "volumeMounts": [each.model_dump() for each in self.volume_mounts],
             },
+            "volumes": dict(volumes or {}),
         }
         return E2BSandbox.model_validate(asked)
+
+
+def _size_of(files: SnapshotRecord, ceiling: Ceiling) -> dict[str, Any]:
+    """Return the size of the sandbox that a snapshot is of, as far as it is allowed now."""
+    limits = SandboxSpec.from_data(files.spec).limits
+    sizes = {"cpus": limits.cpus, "memory_bytes": limits.memory_bytes, "disk_bytes": limits.disk_bytes}
+    return {name: min(size, ceiling.largest.get(name, size)) for name, size in sizes.items() if size is not None}
 
 
 def _idle_seconds(ceiling: Ceiling) -> float:
@@ -165,36 +202,40 @@ class E2BSandbox(CreateSandbox):
     """A sandbox that is asked for in this dialect; ``wire`` is what is to be answered of it later."""
 
     wire: dict[str, Any]
+    volumes: dict[str, str]
 
     def options(self) -> dict[str, Any]:
         """See the base class."""
-        end = {"at_end": "pause"} if self.wire["on_timeout"] == "pause" else {}
+        end: dict[str, Any] = {}
+        if self.wire["on_timeout"] == "pause":
+            end = {"at_end": "pause", "at_end_memory": self.wire["at_end_memory"]}
         traffic: Traffic = "public" if self.wire["public"] else "token"
         mask = {MASK: self.wire["mask"]} if self.wire["mask"] else {}
         wake = {WAKE: self.wire["timeout"]} if self.wire["auto_resume"] else {}
-        return {**super().options(), **end, **wake, **mask, TRAFFIC: traffic, OPTIONS: self.wire}
+        volumes = {VOLUMES: self.volumes} if self.volumes else {}
+        return {**super().options(), **end, **volumes, **wake, **mask, TRAFFIC: traffic, OPTIONS: self.wire}
 
 
-class Timeout(_Asked):
+class Timeout(Asked):
     """The body of a new time to live."""
 
     timeout: int = Field(ge=0, le=MOST_SECONDS)
 
 
-class Refresh(_Asked):
+class Refresh(Asked):
     """The body of a longer time to live."""
 
     duration: int = Field(15, ge=0, le=MOST_SECONDS)
 
 
-class Connect(_Asked):
+class Connect(Asked):
     """The body of a connection."""
 
     timeout: int | None = Field(None, ge=0, le=MOST_SECONDS)
     memory: bool | None = None
 
 
-class Pause(_Asked):
+class Pause(Asked):
     """The body of a pause."""
 
     memory: bool | None = None

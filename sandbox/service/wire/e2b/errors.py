@@ -126,6 +126,29 @@ class ApiRoute(APIRoute):
         return answer
 
 
+class VolumeRoute(APIRoute):
+    """A route of the content of volumes, whose codes are texts. What is missing in a volume is missing, and nothing is retried."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See the base class."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except (Problem, SandboxError, RequestValidationError) as error:
+                problem = _problem_of(error)
+                note(request.scope, code=problem.code.value)
+                status = 400 if problem.status == 422 else problem.status
+                if problem.code in (ErrorCode.no_space, ErrorCode.host_disk_full):
+                    status = 507
+                data = {"code": str(status), "message": _sentence(problem)}
+                headers = {**problem.headers, "Should-Retry": "false"}
+                return Response(json.dumps(data).encode(), status, media_type=JSON, headers=headers)
+
+        return answer
+
+
 class EnvdRoute(APIRoute):
     """A route of envd: a call of the Connect protocol if its path has the name of a service, else one over plain HTTP."""
 
@@ -163,16 +186,22 @@ def _problem_of(error: Exception) -> Problem:
 
 def _api_answer(request: Request, problem: Problem) -> Response:
     note(request.scope, code=problem.code.value)
+    status, data = api_error(problem)
+    headers = dict(problem.headers)
+    if status >= 429:
+        headers["Should-Retry"] = "true" if problem.retryable and problem.code not in _FINAL else "false"
+    return Response(json.dumps(data).encode(), status, media_type=JSON, headers=headers)
+
+
+def api_error(error: Problem | SandboxError) -> tuple[int, dict[str, Any]]:
+    """Return the status and the body of an error of the REST API."""
+    problem = _problem_of(error)
     status = problem.status
     if problem.code in GONE:
         status = 404 if problem.code is not ErrorCode.sandbox_paused else 409
     elif status == 422 and problem.code is not ProblemCode.idempotency_key_reused:
         status = 400
-    headers = dict(problem.headers)
-    if status >= 429:
-        headers["Should-Retry"] = "true" if problem.retryable and problem.code not in _FINAL else "false"
-    data = {"code": status, "message": _sentence(problem), "error_code": problem.code.value}
-    return Response(json.dumps(data).encode(), status, media_type=JSON, headers=headers)
+    return status, {"code": status, "message": _sentence(problem), "error_code": problem.code.value}
 
 
 def _sentence(problem: Problem) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from . import files, filesystem, process_service, sandboxes, unknown
+from .storage import content, snapshots, volumes
 
 ROUTERS = (
-    *(sandboxes.router, process_service.router, filesystem.router, files.router),
+    *(sandboxes.router, snapshots.router, volumes.router, content.router, process_service.router, filesystem.router, files.router),
     unknown.router,
     unknown.envd_router,
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,10 +26,10 @@ from sandbox.service.store.sandboxes import SandboxRecord
 from . import answers, bodies
 from .access import options_of
 from .errors import ApiRoute
+from .paging import MOST_ITEMS, page, wrong
 
 router = APIRouter(tags=["e2b"], route_class=ApiRoute)
 BODY_BYTES = 1 << 20
-MOST_ITEMS = 100
 # The time to live cannot be nothing: it is over with the next look.
 LEAST_SECONDS = 0.001
 # What is counted now belongs to these seconds.
@@ -69,11 +67,16 @@ async def create(request: Request, caller: Manager) -> dict[str, Any]:
 async def _create(request: Request, caller: Caller, version: int) -> dict[str, Any]:
     house = house_of(request)
     asked: bodies.NewSandbox = bodies.read(bodies.NewSandbox, await body_of(request, BODY_BYTES))
-    body = asked.body(version, house.tenants.active(caller.tenant).ceiling, house.settings.e2b_templates)
+    templates, files = house.settings.e2b_templates, None
+    if asked.template_name not in templates:
+        files = house.fleet.snapshots.find(caller.tenant, asked.template)
+    volumes = house.fleet.volumes.mounts(caller.tenant, [(each.name, each.path) for each in asked.volume_mounts])
+    body = asked.body(version, house.tenants.active(caller.tenant).ceiling, templates, files, volumes)
     digest = creation_digest(request, f"e2b {version}", body)
-    made = await house.fleet.create(caller.tenant, body, idempotency_key(request), digest)
+    async with house.fleet.volumes.used(caller.tenant, volumes):
+        made = await house.fleet.create(caller.tenant, body, idempotency_key(request), digest, files)
     live = house.fleet.find(caller.tenant, str(made["id"]))
-    return answers.created(house, caller, live.record, _domain(request))
+    return answers.created(house, caller, live.record, domain_of(request))
 
 
 @router.get("/v2/sandboxes")
@@ -90,24 +93,15 @@ async def list_sandboxes(
     """List the sandboxes of the tenant that were made in this dialect, the latest first."""
     query = request.query_params
     states = STATES if not state else tuple(state.split(","))
-    if wrong := [each for each in states if each not in STATES]:
-        raise _wrong("state", wrong[0], "Use running or paused.")
-    if not 1 <= limit <= MOST_ITEMS or order not in ("asc", "desc"):
-        raise _wrong("limit or order", f"{limit}, {order}", f"Give 1 to {MOST_ITEMS}, and asc or desc.")
+    if unknown := [each for each in states if each not in STATES]:
+        raise wrong("state", unknown[0], "Use running or paused.")
     wanted = {unquote_plus(k): unquote_plus(v) for k, v in bodies.parse_query(metadata or "").items()}
     after = _started_after(query.get("startedAfter"))
     known = [each for each in house_of(request).fleet.of(caller.tenant) if options_of(each) is not None]
     running = sum(each.state == "running" for each in known)
     found = [each for each in known if each.state in states and _has(each, wanted, template) and each.created_at > after]
-    found.sort(key=_place, reverse=order == "desc")
-    if (token := query.get("nextToken")) is not None:
-        last = _read_token(token)
-        found = [each for each in found if (_place(each) < last if order == "desc" else _place(each) > last)]
-    page = found[:limit]
     response.headers["X-Total-Running"] = str(running)
-    if len(found) > limit:
-        response.headers["X-Next-Token"] = _token(page[-1])
-    return [answers.listed(each) for each in page]
+    return [answers.listed(each) for each in page(response, found, limit, query.get("nextToken"), order)]
 
 
 @router.get("/sandboxes")
@@ -123,7 +117,7 @@ async def list_first(request: Request, caller: Reader, metadata: str | None = No
 async def get(request: Request, caller: Reader, sandbox_id: str) -> dict[str, Any]:
     """Return a sandbox."""
     house = house_of(request)
-    return answers.detail(house, caller, sandbox_of(house, caller, sandbox_id).record, _domain(request))
+    return answers.detail(house, caller, sandbox_of(house, caller, sandbox_id).record, domain_of(request))
 
 
 @router.delete("/sandboxes/{sandbox_id}", status_code=204)
@@ -187,20 +181,18 @@ async def _connect(
     else:
         await _live_at_least(house, live, seconds)
         response.status_code = 200
-    return answers.created(house, caller, live.record, _domain(request))
+    return answers.created(house, caller, live.record, domain_of(request))
 
 
 @router.post("/sandboxes/{sandbox_id}/pause", status_code=204)
 async def pause(request: Request, caller: Manager, sandbox_id: str) -> Response:
-    """Stop every process of a sandbox, which keeps its memory, until somebody connects."""
+    """Stop every process of a sandbox, which keeps its memory unless that is not wanted, until somebody connects."""
     house = house_of(request)
     body: bodies.Pause = bodies.read(bodies.Pause, await body_of(request, BODY_BYTES))
     live = sandbox_of(house, caller, sandbox_id)
-    if body.memory is False:
-        raise bodies.refused("memory = false", "A pause of this service keeps the memory: leave it out.")
     if live.record.state == "paused":
         raise Problem(409, ProblemCode.wrong_state, f"sandbox {sandbox_id!r:.80} is paused already.", "")
-    await house.fleet.changes.pause_for_long(live)
+    await house.fleet.changes.pause_for_long(live, memory=body.memory is not False)
     return Response(status_code=204)
 
 
@@ -251,7 +243,7 @@ async def usage_of(house: House, live: LiveSandbox) -> dict[str, Any]:
     return answers.metrics(live.record, usage, percent)
 
 
-def _domain(request: Request) -> str:
+def domain_of(request: Request) -> str:
     """Return the domain of ports, with the port at which the client reaches the service."""
     domain, host = house_of(request).settings.domain, parse_host(request.headers.get("host", ""))
     return domain if host is None or host.port is None else f"{domain}:{host.port}"
@@ -271,29 +263,8 @@ def _has(record: SandboxRecord, metadata: Mapping[str, str], template: str | Non
     return metadata.items() <= dict(record.metadata).items() and template in (None, options.get("template"))
 
 
-def _place(record: SandboxRecord) -> tuple[float, str]:
-    return record.created_at, record.id
-
-
-def _token(record: SandboxRecord) -> str:
-    return base64.urlsafe_b64encode(json.dumps(_place(record)).encode()).decode()
-
-
-def _read_token(text: str) -> tuple[float, str]:
-    try:
-        at, ident = json.loads(base64.b64decode(text[:200].encode(), b"-_", validate=True))
-        return float(at), str(ident)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise _wrong("nextToken", text, "Send the header X-Next-Token unchanged.") from error
-
-
 def _started_after(text: str | None) -> float:
     try:
         return 0.0 if not text else datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError) as error:
-        raise _wrong("startedAfter", text, "Give a time as in 2026-01-01T12:00:00Z.") from error
-
-
-def _wrong(name: str, value: object, hint: str) -> Problem:
-    return Problem(400, ProblemCode.invalid_query, f"{name} is {str(value)[:80]!r}.", hint)
-
+        raise wrong("startedAfter", text, "Give a time as in 2026-01-01T12:00:00Z.") from error

@@ -18,6 +18,7 @@ def variables(settings: Settings, port: int | None = None, *, resolves: bool = T
     has_names = settings.is_encrypted and settings.domain != LOCALHOST
     return {
         "E2B_API_URL": url,
+        "E2B_VOLUME_API_URL": url,
         **({"E2B_DOMAIN": ports_domain(settings, port)} if has_names else {}),
         **({} if has_names and resolves else {"E2B_SANDBOX_URL": url}),
         **({} if key is None else {"E2B_API_KEY": key}),

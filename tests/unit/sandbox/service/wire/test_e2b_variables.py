@@ -24,7 +24,8 @@ from sandbox.service.wire.e2b.variables import variables
     ],
 )
 def test_the_address_is_one_that_clients_reach(tmp_path: Path, settings: dict[str, Any], url: str) -> None:
-    assert variables(read_settings({"data": tmp_path, **settings})) == {"E2B_API_URL": url, "E2B_SANDBOX_URL": url}
+    found = variables(read_settings({"data": tmp_path, **settings}))
+    assert found == {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_VOLUME_API_URL": url}
 
 
 def test_the_first_key_is_among_them(tmp_path: Path) -> None:
@@ -36,12 +37,13 @@ def test_with_tls_clients_find_sandboxes_by_name_and_trust_the_certificate(tmp_p
     settings = read_settings({"data": tmp_path, "tls_local": True, "port": 8443})
     url, bundle, authority = "https://127.0.0.1:8443", f"{tmp_path}/tls/bundle.pem", f"{tmp_path}/tls/ca.pem"
     trust = {"SSL_CERT_FILE": bundle, "REQUESTS_CA_BUNDLE": bundle, "NODE_EXTRA_CA_CERTS": authority}
-    named = {"E2B_API_URL": url, "E2B_DOMAIN": "sandboxes.localhost:8443", **trust}
+    named = {"E2B_API_URL": url, "E2B_VOLUME_API_URL": url, "E2B_DOMAIN": "sandboxes.localhost:8443", **trust}
     assert variables(settings) == named
     assert variables(settings, 443)["E2B_DOMAIN"] == "sandboxes.localhost"
     assert variables(settings, resolves=False) == {**named, "E2B_SANDBOX_URL": url}
     given = {"data": tmp_path, "tls_cert": "a", "tls_key": "b"}
-    assert variables(read_settings(given)) == {"E2B_API_URL": "https://127.0.0.1:8080", "E2B_SANDBOX_URL": "https://127.0.0.1:8080"}
+    url = "https://127.0.0.1:8080"
+    assert variables(read_settings(given)) == {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_VOLUME_API_URL": url}
     assert variables(read_settings({**given, "domain": "box.example.net"}))["E2B_DOMAIN"] == "box.example.net:8080"
 
 

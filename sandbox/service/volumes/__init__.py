@@ -1,0 +1,1 @@
+"""Volumes of tenants, and the sandboxes through which their content is read and written."""
