@@ -63,7 +63,10 @@ def version_in(python: Path, requirement: str) -> str:
 
 
 def _call(command: list[str]) -> str:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    except FileNotFoundError as error:
+        raise VenvError(f"{command[0]} is not installed.") from error
     if done.returncode:
         lines = [line for line in done.stdout.splitlines() if not line.startswith("WARNING")]
         raise VenvError("\n".join([f"{' '.join(command[:4])} failed:", *lines[-8:]]))
