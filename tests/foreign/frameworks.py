@@ -58,6 +58,16 @@ def _swerex(place: Place) -> list[str]:
 SUITES = (
     Suite("inspect", "inspect_ai, `self_check`", ("inspect-ai==0.3.285", *_ASYNC), _inspect, tests=44, extras=("inspect",)),
     Suite(
+        "inspect-service",
+        "the same with sandboxes of a service",
+        ("inspect-ai==0.3.285", *_ASYNC),
+        _inspect,
+        tests=44,
+        extras=("inspect",),
+        service=(),
+        venv="inspect",
+    ),
+    Suite(
         "inspect-tools",
         "inspect_ai, an evaluation with seven of its tools",
         ("inspect-ai==0.3.285", *_ASYNC),
@@ -65,6 +75,7 @@ SUITES = (
         tests=1,
         origin="ours, in `tests/foreign/inspect_tools.py`",
         extras=("inspect",),
+        venv="inspect",
     ),
     Suite(
         "mini-run",
@@ -84,6 +95,16 @@ SUITES = (
         extras=("deepagents",),
     ),
     Suite(
+        "deepagents-service",
+        "the same with a sandbox of a service",
+        ("deepagents==0.6.12", "langchain-tests==1.1.9"),
+        _langchain,
+        tests=86,
+        extras=("deepagents",),
+        service=(),
+        venv="deepagents",
+    ),
+    Suite(
         "deepagents-new",
         "LangChain's sandbox suite, the newest deepagents",
         ("deepagents==0.7.32", "langchain-tests==1.1.9"),
@@ -98,8 +119,10 @@ SUITES = (
         ("deepagents==0.7.32", "langchain-tests==1.1.9"),
         _langchain_docker,
         tests=79,
+        extras=("deepagents",),
         origin="its backend is in `tests/foreign/langchain_plain_docker.py`",
         exceptions=_OLD,
+        venv="deepagents-new",
     ),
     Suite(
         "mini",

@@ -80,3 +80,4 @@ class Suite:
     node: Path | None = None  # folder with a program for Node and its packages' lock file, in the place of an environment
     domain: str = ""  # names below it must lead to this host
     origin: str = "comes with the package"  # where it is from, if it has no checkout
+    venv: str = ""  # the suite whose virtual environment it uses, if it needs the same packages

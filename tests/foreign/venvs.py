@@ -19,7 +19,7 @@ class VenvError(Exception):
 
 def venv_of(suite: Suite, folder: Path) -> Path:
     """Return the Python of the suite's virtual environment, which is made if necessary. Raises VenvError."""
-    venv = folder / "venvs" / suite.name
+    venv = folder / "venvs" / (suite.venv or suite.name)
     python, stamp = venv / "bin/python", venv / "suite.stamp"
     gamebox = f"{ROOT}[{','.join(suite.extras)}]" if suite.extras else str(ROOT)
     wanted = "\n".join([suite.python, gamebox, *suite.packages, (ROOT / "pyproject.toml").read_text()])
