@@ -9,8 +9,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse
-from deepagents.backends.sandbox import BaseSandbox
+try:
+    from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse
+    from deepagents.backends.sandbox import BaseSandbox
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f"{error}: install it with pip install 'gamebox[deepagents]'", name=error.name) from error
 
 from sandbox import (
     AsyncEnvironment,

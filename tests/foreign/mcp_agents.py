@@ -46,7 +46,9 @@ def test_pydantic_ai_test_model_over_http() -> None:
     from pydantic_ai.models.test import TestModel
 
     headers = {"Authorization": f"Bearer {os.environ['GAMEBOX_API_KEY']}"}
-    toolset = MCPToolset(f"{os.environ['GAMEBOX_URL']}/mcp", headers=headers, tool_error_behavior="failed")
+    url = f"{os.environ['GAMEBOX_URL']}/mcp"
+    # The first request to a service loads the SDK of MCP: on a busy machine that takes longer than the five seconds of the default.
+    toolset = MCPToolset(url, headers=headers, tool_error_behavior="failed", init_timeout=60)
 
     async def work() -> str:
         agent = Agent(TestModel(call_tools=["write", "read", "list", "search"]), toolsets=[toolset])

@@ -34,6 +34,13 @@ def test_each_has_an_extra_a_page_and_few_lines() -> None:
         assert len(files[name].read_text().splitlines()) <= 200
 
 
+def test_a_backend_without_its_framework_names_the_extra() -> None:
+    """The others are loaded by their frameworks alone."""
+    program = "import sys; sys.modules['deepagents'] = None; import sandbox.integrations.deepagents"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "pip install 'gamebox[deepagents]'" in ran.stderr
+
+
 def test_inspect_finds_its_adapter() -> None:
     (found,) = [each for each in entry_points(group="inspect_ai") if each.name == "gamebox"]
     assert importlib.util.find_spec(found.value) is not None
