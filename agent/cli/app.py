@@ -169,11 +169,15 @@ def check(
 
 
 @app.command()
-def setup() -> None:
+def setup(
+    code_interpreter: bool = typer.Option(
+        False, "--code-interpreter", help="Make the image of E2B's code interpreter, too: 300 MB, one to two minutes."
+    ),
+) -> None:
     """Install everything a sandbox needs: an engine, the images and the guest's runtime. Skips what is already there."""
     from sandbox.docker.setup.provision import setup as provide
 
-    provide(lambda line: typer.echo(line))
+    provide(lambda line: typer.echo(line), code_interpreter=code_interpreter)
 
 
 DOCTOR_EPILOG = """Examples:

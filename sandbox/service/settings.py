@@ -76,7 +76,7 @@ class Settings(BaseSettings):
     behind_proxy: Words = Field((), description="Networks of the proxies that terminate TLS for the service.")
     images: Words = Field(("gamebox/*",), description="Patterns of names of images that tenants may use.")
     e2b_templates: dict[str, str] = Field(
-        {"base": "gamebox/e2b", "code-interpreter-v1": "gamebox/e2b"},
+        {"base": "gamebox/e2b", "code-interpreter-v1": "gamebox/code-interpreter"},
         description="Images that templates of E2B's clients stand for.",
     )
     profiles: Words = Field(

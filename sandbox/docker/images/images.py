@@ -15,7 +15,7 @@ import docker.utils
 import requests.exceptions
 
 from sandbox.docker.engine import locks
-from sandbox.docker.engine.client import image_not_found, translated
+from sandbox.docker.engine.client import connect, image_not_found, translated
 from sandbox.errors import ErrorCode, SandboxError
 
 from .recipes import Recipe, find_recipe
@@ -87,6 +87,13 @@ def ensure_image(
             return _usable(client, recipe, wanted, rebuild_stale, _silent) or _build(
                 client, recipe, wanted, parent_id, report, make_base
             )
+
+
+def has_image(name: str) -> bool:
+    """Return whether the engine has an image. Raises SandboxError ``engine_*``."""
+    client = connect()
+    with translated():
+        return _inspect(client, name) is not None
 
 
 def tag_by_content(client: docker.DockerClient, recipe: Recipe) -> tuple[Recipe, str]:

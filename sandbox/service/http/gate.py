@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox.service.house import House
 from sandbox.service.operators.facts import note
 from sandbox.service.ports.proxy import pass_on
 
 from .heads import framing_problem, make_relative
-from .hosts import Host, parse_host, parse_port_name
+from .hosts import Host, PortName, parse_host, parse_port_name
 from .problems import Problem, ProblemCode, draining
 from .reading import new_request_id
 
@@ -25,6 +25,17 @@ API_LABEL = "api"
 API_ROOTS = frozenset(
     ("sandboxes", "snapshots", "templates", "volumes", "volumecontent", "secrets", "teams", "nodes", "v2", "v3")
 )
+# What an answer says of the name that it comes from, to browsers and to caches: a sandbox has no say in that of the service.
+_OF_THE_NAME = frozenset(
+    (
+        *(b"set-cookie", b"cache-control", b"expires", b"clear-site-data", b"strict-transport-security"),
+        *(b"content-security-policy", b"alt-svc", b"service-worker-allowed", b"access-control-allow-origin"),
+    )
+)
+_AS_A_STRANGER = [
+    *((b"cache-control", b"no-store"), (b"content-security-policy", b"sandbox")),
+    (b"x-content-type-options", b"nosniff"),
+]
 # On the service's own name this path has its own metrics.
 ENVD_PATHS = {"/metrics": "/envd/metrics"}
 
@@ -85,7 +96,45 @@ class Gate:
         except Problem as problem:
             await _refuse(problem, scope, receive, send)
             return
+        if scope["type"] == "http" and (named := _named_port(scope)) is not None and host is not None:
+            if isinstance(named, Problem):
+                await _refuse(named, scope, receive, send)
+                return
+            note(scope, route="port", target=named.sandbox, changes=False)
+            await pass_on(house, scope, receive, _on_own_name(send), named, host)
+            return
         await self._app(scope, receive, send)
+
+
+def _named_port(scope: Scope) -> PortName | Problem | None:
+    """Return the port that the headers of E2B's clients name, None if that is the service itself.
+
+    It spares them a wildcard name. Pages cannot send these headers to another origin.
+    """
+    port, sandbox = _header(scope, b"e2b-sandbox-port"), _header(scope, b"e2b-sandbox-id")
+    if port is None or port == str(ENVD_PORT):
+        return None
+    found = parse_port_name(f"{port}-{sandbox}.x", "x")
+    if found is not None:
+        return found
+    return Problem(
+        400,
+        ProblemCode.invalid_query,
+        f"The headers E2b-Sandbox-Id and E2b-Sandbox-Port are {str(sandbox)[:60]!r} and {port[:20]!r}.",
+        "Send both, with the id of a sandbox and the number of one of its ports, or neither.",
+    )
+
+
+def _on_own_name(send: Send) -> Send:
+    """Return a ``send`` for what a server in a sandbox answers on the service's own name: it says nothing of the name itself."""
+
+    async def send_on(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            kept = [each for each in message["headers"] if each[0].lower() not in _OF_THE_NAME]
+            message = {**message, "headers": [*kept, *_AS_A_STRANGER]}
+        await send(message)
+
+    return send_on
 
 
 def _no_route(scope: Scope, where: str) -> Problem:

@@ -21,6 +21,7 @@ from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.keys import Scope, check_scope
 from sandbox.service.tenants.account import Account
 
+from . import interpreter
 from .headers import COOKIE, Headers, key_in, text_of, tokens_in
 from .traffic import in_words_of_e2b, is_let_in
 
@@ -91,7 +92,13 @@ def admit(house: House, request: PortRequest) -> Admission:
     if live is not None and port in live.public_ports:
         return Admission(live, public_key(port))
     if live is not None and is_let_in(house.tokens, live.record, request.headers):
-        return Admission(live, public_key(port))
+        if not interpreter.is_interpreter(live.record, port):
+            return Admission(live, public_key(port))
+        if (own := interpreter.key_of_token(house, live.record, request.headers)) is not None:
+            return Admission(live, own)
+        if key_in(request.headers) is None:
+            interpreter.check_may_run(request.path)
+            return Admission(live, public_key(port))
     if (key := key_in(request.headers)) is not None:
         caller = house.keys.caller(key, request.client)
         if live is None or live.record.tenant != caller.tenant:
@@ -129,6 +136,7 @@ async def connect(house: House, live: LiveSandbox, port: int) -> PortStream:
     """Return a connection to the server at a port of a sandbox, which is woken if that is wanted. Raises Problem, SandboxError."""
     # A server may have been paused before it listened.
     until = time.monotonic() + (WOKEN_SECONDS if await _woken(house, live, port) else 0.0)
+    begun = False
     while True:
         inner = (await live.ready()).environment
         found = inner.peer_port(port) if isinstance(inner, SandboxedEnvironment) else None
@@ -137,6 +145,10 @@ async def connect(house: House, live: LiveSandbox, port: int) -> PortStream:
                 raise UnreachableError("the sandbox has ended")
             return await found.open_stream(READ_BYTES)
         except UnreachableError as error:
+            if error.why == NO_SERVER and not begun and interpreter.is_interpreter(live.record, port):
+                begun = True
+                await interpreter.start(house, live)
+                until = time.monotonic() + interpreter.START_SECONDS
             if error.why == NO_SERVER and time.monotonic() < until:
                 await asyncio.sleep(WOKEN_WAIT_SECONDS)
                 continue

@@ -39,6 +39,8 @@ _FORWARDED = frozenset(
     }
 )
 TRAFFIC_HEADER = "e2b-traffic-access-token"
+# What tokens for all of one sandbox begin with.
+SANDBOX_TOKEN = "gbe_"  # noqa: S105
 _OURS = frozenset({TOKEN_HEADER.encode(), TRAFFIC_HEADER.encode()})
 _KEY = re.compile(re.escape(PREFIX.encode()) + rb"[0-9a-f]{40}", re.IGNORECASE)
 
@@ -140,6 +142,8 @@ def _tells(name: bytes, value: bytes) -> bool:
     """Return whether a header has a key of ours, also in a form in which the service does not take it, or a token of ours."""
     if _plain(name) in (b"authorization", b"x-api-key"):
         return _key_of(_plain(name), value) is not None or _KEY.search(value) is not None
+    if _plain(name) == b"x-access-token":
+        return value.strip().startswith(SANDBOX_TOKEN.encode())
     return name == b"referer" and f"{TOKEN_PARAMETER}=".encode() in value
 
 

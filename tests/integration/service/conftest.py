@@ -21,7 +21,8 @@ def place(engine: OwnEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_STATE_HOME", str(folder / "state"))
         patched.setenv("GAMEBOX_SERVICE_IMAGES", f"gamebox/*,{IMAGE}")
-        patched.setenv("GAMEBOX_SERVICE_E2B_TEMPLATES", json.dumps({"base": IMAGE}))
+        templates = {"base": IMAGE, "code-interpreter-v1": "gamebox/code-interpreter"}
+        patched.setenv("GAMEBOX_SERVICE_E2B_TEMPLATES", json.dumps(templates))
         yield folder
 
 

@@ -323,3 +323,46 @@ def test_pauses(client: Client) -> None:
             next(events)
     finally:
         other.api("DELETE", f"/sandboxes/{other.id}")
+
+
+def test_the_image_of_the_code_interpreter_is_made_by_the_operator(client: Client) -> None:
+    answer = client.api("POST", "/v2/sandboxes", {"templateID": "code-interpreter-v1"})
+    assert (answer.status_code, "gamebox setup --code-interpreter" in answer.json()["message"]) == (404, True)
+
+
+def test_code_takes_the_token_of_the_sandbox(client: Client) -> None:
+    named = {"E2b-Sandbox-Id": client.id, "E2b-Sandbox-Port": "49999"}
+    token = {"X-Access-Token": client.made["envdAccessToken"]}
+
+    def ask(path: str, **headers: str) -> httpx.Response:
+        return client.http.post(path, headers={**named, **{name.replace("_", "-"): value for name, value in headers.items()}})
+
+    missing = ask("/execute", **token)
+    assert (missing.status_code, "no code interpreter" in missing.json()["detail"]) == (501, True)
+    answer = "HTTP/1.1 200 OK\\r\\nSet-Cookie: a=b\\r\\nCache-Control: max-age=9\\r\\nContent-Length: 2\\r\\n\\r\\nok"
+    events = client.start(f"while :; do printf '{answer}' | nc -l -p 49999 >> /tmp/asked || exit 1; done")
+    next(events)
+    assert eventually(lambda: ask("/contexts").text == "ok")
+    wrong = token["X-Access-Token"].replace(client.id, f"{client.id}x")
+    for headers in ({}, {"X-Access-Token": wrong}, {"E2b-Traffic-Access-Token": "gbt_x"}):
+        for path in ("/execute", "//execute", "/contexts/../execute", "/contexts%2f..%2fexecute", "/"):
+            refused = ask(path, **headers)
+            assert (refused.status_code, "access token" in refused.json()["message"]) == (403, True), (path, headers)
+        host = {"Host": f"49999-{client.id}.localhost"}
+        assert client.http.post("/execute", headers={**host, **headers}).status_code == 403
+    assert eventually(lambda: ask("/execute", **token).text == "ok"), "one program listens after the other"
+    assert eventually(lambda: ask("/execute", X_API_KEY=client.key).text == "ok")
+    stranger = ask("/contexts")
+    assert eventually(lambda: ask("/contexts").text == "ok")
+    while stranger.text != "ok":
+        stranger = ask("/contexts")
+    assert "set-cookie" not in stranger.headers, "it would be one of the service's own name"
+    assert stranger.headers.get_list("cache-control") == ["no-store"]
+    assert stranger.headers["content-security-policy"] == "sandbox"
+    seen = client.run("cat /tmp/asked")[0]
+    assert b"POST /execute" in seen
+    assert b"gbe_" not in seen
+    assert client.key.encode() not in seen
+    for half in ({"E2b-Sandbox-Port": "49999"}, {**named, "E2b-Sandbox-Port": "x"}, {**named, "E2b-Sandbox-Id": "../x"}):
+        assert client.http.post("/execute", headers=half).status_code == 400
+    assert client.http.post("/execute", headers={**named, "E2b-Sandbox-Id": "unknown"}).status_code == 404

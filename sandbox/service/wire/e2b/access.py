@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hmac
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from sandbox.service.house import House, house_of
 from sandbox.service.http.problems import Problem
 from sandbox.service.keys import Caller, Keys
 from sandbox.service.operators.facts import note
+from sandbox.service.ports.interpreter import read_sandbox_token, sandbox_token
 from sandbox.service.store.sandboxes import SandboxRecord
 from sandbox.service.tenants.metering import visit_of
 
@@ -30,7 +30,6 @@ USER, HOME = E2B.user, E2B.home
 OPTIONS = "e2b"
 # That are kept of one sandbox.
 MOST_TOKENS = 64
-_TOKEN = re.compile(r"gbe_([a-z][a-z0-9]{0,40})_([0-9a-z]{1,40})_[A-Za-z0-9_-]{43}")
 _UNAUTHORIZED = (
     "unauthorized access, please provide a valid access token or method signing if supported"
 )
@@ -59,7 +58,7 @@ def options_of(record: SandboxRecord) -> dict[str, Any] | None:
 
 def token_of(house: House, sandbox: str, key: str) -> str:
     """Return the token of a sandbox for those with the key of that id. It ends with the key."""
-    return f"gbe_{sandbox}_{key}_{house.tokens.sign(f'gamebox envd token 1|{sandbox}|{key}')}"
+    return sandbox_token(house.tokens, sandbox, key)
 
 
 async def envd(request: Request) -> Session:
@@ -96,10 +95,9 @@ async def _session(request: Request, found: tuple[Caller, LiveSandbox | None, st
 def _by_token(request: Request) -> tuple[Caller, LiveSandbox | None, str]:
     house = house_of(request)
     token = request.headers.get("x-access-token", "")
-    found = _TOKEN.fullmatch(token)
-    if found is None or not hmac.compare_digest(token, token_of(house, found[1], found[2])):
+    if (found := read_sandbox_token(house.tokens, token)) is None:
         raise _unauthorized(request)
-    sandbox, key = found[1], found[2]
+    sandbox, key = found
     named = named_sandbox(request)
     if named is not None and named != sandbox:
         raise _unauthorized(request)

@@ -11,6 +11,7 @@ from urllib.parse import unquote_plus
 
 from fastapi import APIRouter, Request, Response
 
+from sandbox.docker.images.images import has_image
 from sandbox.errors import ErrorCode
 from sandbox.service.clock import now
 from sandbox.service.fleet.live_sandbox import LiveSandbox
@@ -20,6 +21,7 @@ from sandbox.service.http.hosts import parse_host
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.http.reading import body_of
 from sandbox.service.keys import Caller
+from sandbox.service.ports import interpreter
 from sandbox.service.routes.sandboxes import creation_digest, idempotency_key
 from sandbox.service.store.sandboxes import SandboxRecord
 
@@ -73,10 +75,24 @@ async def _create(request: Request, caller: Caller, version: int) -> dict[str, A
     volumes = house.fleet.volumes.mounts(caller.tenant, [(each.name, each.path) for each in asked.volume_mounts])
     body = asked.body(version, house.tenants.active(caller.tenant).ceiling, templates, files, volumes)
     digest = creation_digest(request, f"e2b {version}", body)
+    await _check_image(house, caller, body.image)
     async with house.fleet.volumes.used(caller.tenant, volumes):
         made = await house.fleet.create(caller.tenant, body, idempotency_key(request), digest, files)
     live = house.fleet.find(caller.tenant, str(made["id"]))
+    if body.image == interpreter.IMAGE:  # its first kernel starts meanwhile
+        house.fleet.workers.spawn(interpreter.warm(house, live))
     return answers.created(house, caller, live.record, domain_of(request))
+
+
+async def _check_image(house: House, caller: Caller, image: str) -> None:
+    """Raise Problem for the image of the code interpreter if it was not made yet: it takes longer than clients wait."""
+    if image == interpreter.IMAGE and not await house.fleet.workers.in_engine(lambda: has_image(image), caller.tenant):
+        raise Problem(
+            404,
+            ErrorCode.image_not_found,
+            f"The image {image} of this template was not made on this host yet.",
+            "The operator of the service makes it with: gamebox setup --code-interpreter",
+        )
 
 
 @router.get("/v2/sandboxes")

@@ -1,0 +1,207 @@
+"""A shell whose variables and folder stay from cell to cell: one bash, given its cells over a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import os
+import shlex
+import signal
+from datetime import UTC, datetime
+
+from errors import KernelDiedError
+from outputs import Outputs
+
+# Descriptors of bash: cells come on the first, the status of each goes out on the second.
+CELLS, STATUS = 198, 199
+START_SECONDS = 30.0
+# What programs print that still run after their cell is in the output of the next one.
+MOST_KEPT = 64 << 10
+_READ_BYTES = 64 << 10
+_MOST_STATUS = 256
+
+
+class BashShell:
+    """One bash. It is interactive, for only then does an interrupt end the whole cell; it has no terminal and no job control."""
+
+    def __init__(self, cwd: str) -> None:
+        self._cwd = cwd
+        self._process: asyncio.subprocess.Process | None = None
+        self._ends: list[int] = []
+        self._outputs: Outputs | None = None
+        self._serial = self._count = 0
+        self._status = b""
+        self._ended: asyncio.Future[int] | None = None
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+        self._kept: dict[str, str] = {"stdout": "", "stderr": ""}
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start it, and return when it answers. Raises KernelDiedError, OSError."""
+        pipes = [os.pipe() for _ in range(5)]
+        (in_r, self._in), (cell_r, self._cells), (self._out, out_w), (self._err, err_w), (self._done, done_w) = pipes
+        theirs = (in_r, cell_r, out_w, err_w, done_w)
+        self._ends = [self._in, self._cells, self._out, self._err, self._done]
+        # A launcher puts the two descriptors where bash expects them; it is bash itself, for which that is two words.
+        begin = "exec bash --norc --noprofile --noediting -i"
+        launch = f"exec {CELLS}<&{cell_r} {STATUS}>&{done_w}; exec {cell_r}<&- {done_w}>&-; {begin}"
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *("bash", "--norc", "--noprofile", "-c", launch),
+                cwd=self._cwd,
+                env={**os.environ, "PS1": "", "PS2": "", "PS4": "+ "},
+                stdin=in_r,
+                stdout=out_w,
+                stderr=err_w,
+                pass_fds=(cell_r, done_w),
+                start_new_session=True,
+            )
+        finally:
+            for each in theirs:
+                os.close(each)
+        loop = asyncio.get_running_loop()
+        for each in self._ends:
+            os.set_blocking(each, False)
+        loop.add_reader(self._out, self._read, self._out, "stdout")
+        loop.add_reader(self._err, self._read, self._err, "stderr")
+        loop.add_reader(self._done, self._read_status)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await self._carry_out("unset PS1 PS2 HISTFILE; set +H", "")
+        except TimeoutError:
+            raise KernelDiedError(f"bash did not answer within {START_SECONDS:.0f} s of its start.") from None
+        self._kept = {"stdout": "", "stderr": ""}  # it has said that it has no terminal
+
+    async def run(self, code: str, env: dict[str, str], outputs: Outputs) -> None:
+        """Run code to its end, with these variables meanwhile. Raises KernelDiedError."""
+        self._outputs = outputs
+        self._count += 1
+        outputs.count(self._count)
+        for name, text in self._kept.items():
+            if text:
+                outputs.stream(name, text, _now())
+        self._kept = {"stdout": "", "stderr": ""}
+        try:
+            status = await self._carry_out("; ".join(_set(*each) for each in env.items()), code)
+            if env:
+                await self._carry_out("; ".join(map(_restore, env)), "")
+        finally:
+            self._outputs = None
+        if status:
+            outputs.error("ExitCode", str(status))
+
+    async def _carry_out(self, before: str, code: str) -> int:
+        assert self._process is not None
+        self._serial += 1
+        self._ended = asyncio.get_running_loop().create_future()
+        died = asyncio.ensure_future(self._process.wait())
+        # An interrupt takes bash back to its next line, so the status of the cell has a line of its own before it.
+        lines = (
+            f"{before}\n"
+            f"IFS= read -r -u {CELLS} -d '' __gamebox_cell; eval \"$__gamebox_cell\" </dev/null {CELLS}<&- {STATUS}>&-;"
+            f" printf '%s %s\\0' {self._serial} $? >&{STATUS}\n"
+        )
+        writing = asyncio.ensure_future(self._write(lines.encode("utf-8", "replace"), code.encode("utf-8", "replace") + b"\0"))
+        try:
+            await asyncio.wait([self._ended, died], return_when=asyncio.FIRST_COMPLETED)
+            self._drain()
+            if not self._ended.done():
+                raise KernelDiedError(f"bash ended with status {died.result()}.")
+            return self._ended.result()
+        finally:
+            writing.cancel()
+            died.cancel()
+
+    async def _write(self, lines: bytes, code: bytes) -> None:
+        for end, data in ((self._in, lines), (self._cells, code)):
+            while data:
+                try:
+                    data = data[os.write(end, data) :]
+                except BlockingIOError:
+                    await asyncio.sleep(0.002)
+                except OSError:  # it has ended
+                    return
+
+    def _read(self, end: int, name: str) -> bool:
+        """Read what there is; return whether there may be more."""
+        try:
+            data = os.read(end, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(end)
+            return False
+        text = self._decoders[name].decode(data)
+        if self._outputs is not None:
+            self._outputs.stream(name, text, _now())
+        else:
+            self._kept[name] = (self._kept[name] + text)[-MOST_KEPT:]
+        return True
+
+    def _drain(self) -> None:
+        """Read what the cell has printed before its end; programs that it left running may print without one."""
+        for end, name in ((self._out, "stdout"), (self._err, "stderr")):
+            for _ in range(64):
+                if not self._read(end, name):
+                    break
+
+    def _read_status(self) -> None:
+        try:
+            data = os.read(self._done, _READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._done)
+            return
+        *whole, rest = (self._status + data).split(b"\0")
+        self._status = rest[-_MOST_STATUS:]
+        for each in whole:
+            serial, _, status = each.partition(b" ")
+            known = serial == str(self._serial).encode() and status.isdigit() and len(status) < 4
+            if known and self._ended is not None and not self._ended.done():
+                self._ended.set_result(int(status))
+
+    def interrupt(self) -> None:
+        """Interrupt the cell, with the programs that it runs."""
+        self._signal(signal.SIGINT)
+        # After it bash reads its next line, unless the cell had just ended: then this comes too late to count.
+        with contextlib.suppress(OSError):
+            os.write(self._in, f"printf '%s 130\\0' {self._serial} >&{STATUS}\n".encode())
+
+    async def stop(self) -> None:
+        """End it, with what it has started and not detached."""
+        loop = asyncio.get_running_loop()
+        for end in self._ends:
+            loop.remove_reader(end)
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            await self._process.wait()
+        for end in self._ends:
+            os.close(end)
+        self._ends = []
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+def _set(name: str, value: str) -> str:
+    kept = f"if [[ -v {name} ]]; then __gamebox_old_{name}=${name}; fi"
+    return f"{kept}; export {name}={shlex.quote(value)}"
+
+
+def _restore(name: str) -> str:
+    old = f"__gamebox_old_{name}"
+    return f"if [[ -v {old} ]]; then {name}=${old}; unset {old}; else unset {name}; fi"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

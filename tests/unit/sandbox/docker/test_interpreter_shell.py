@@ -1,0 +1,127 @@
+"""The part of the code interpreter that needs no library: shells whose cells keep their state, and bounded outputs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[4] / "images/code-interpreter/interpreter"
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    """The modules of the image that this host can import; they have short names there."""
+    names = ("errors", "outputs", "bash_shell")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield {name: importlib.import_module(name) for name in names}
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+async def lines(outputs: Any) -> list[dict[str, Any]]:
+    outputs.close()
+    found = b""
+    while (taken := await outputs.take()) is not None:
+        found += taken
+    return [json.loads(each) for each in found.splitlines()]
+
+
+def texts(found: list[dict[str, Any]], kind: str) -> str:
+    return "".join(each["text"] for each in found if each["type"] == kind)
+
+
+def test_cells_of_a_shell(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    async def work() -> None:
+        shell = modules["bash_shell"].BashShell(str(tmp_path))
+
+        async def run(code: str, **env: str) -> list[dict[str, Any]]:
+            outputs = modules["outputs"].Outputs()
+            await shell.run(code, env, outputs)
+            return await lines(outputs)
+
+        await shell.start()
+        try:
+            assert texts(await run("pwd; x=1; f() { echo \"f $1\"; }; cat"), "stdout") == f"{tmp_path}\n", "its input is empty"
+            found = await run("f $x; echo oh >&2; (exit 3)")
+            assert (texts(found, "stdout"), texts(found, "stderr")) == ("f 1\n", "oh\n")
+            assert [(each["name"], each["value"]) for each in found if each["type"] == "error"] == [("ExitCode", "3")]
+            assert found[0] == {"type": "number_of_executions", "execution_count": 2}
+            assert texts(await run("echo $x $y", x="a b'c", y="\n"), "stdout") == "a b'c\n"
+            assert texts(await run("echo $x ${y-none}"), "stdout") == "1 none\n", "variables of one cell are undone"
+            assert texts(await run("echo '$((' \"!\"; echo 'a\nb'"), "stdout") == "$(( !\na\nb\n"
+            assert [each["value"] for each in await run("if ((") if each["type"] == "error"] == ["2"]
+            assert len(texts(await run("head -c 300000 /dev/zero | tr '\\0' 'ä'"), "stdout").encode()) > 299_000
+        finally:
+            await shell.stop()
+
+    asyncio.run(work())
+
+
+def test_a_shell_is_interrupted_and_dies(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    async def work() -> None:
+        shell, outputs = modules["bash_shell"].BashShell(str(tmp_path)), modules["outputs"].Outputs()
+        await shell.start()
+        try:
+            running = asyncio.ensure_future(shell.run("echo begun; sleep 600; echo never", {}, outputs))
+            while b"begun" not in (await outputs.take() or b""):
+                pass
+            shell.interrupt()
+            await running
+            found = await lines(outputs)
+            assert texts(found, "stdout") == "", "the rest of the cell is not run"
+            assert [each["value"] for each in found if each["type"] == "error"] == ["130"]
+            outputs = modules["outputs"].Outputs()
+            await shell.run("echo again", {}, outputs)
+            assert texts(await lines(outputs), "stdout") == "again\n"
+            with pytest.raises(modules["errors"].KernelDiedError, match="status 4"):
+                await shell.run("exit 4", {}, modules["outputs"].Outputs())
+            assert not shell.alive
+        finally:
+            await shell.stop()
+
+    asyncio.run(work())
+
+
+def test_outputs_are_bounded_and_say_so(modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules["outputs"], "MOST_BYTES", 1000)
+
+    async def work() -> None:
+        outputs = modules["outputs"].Outputs()
+        outputs.stream("stdout", "\0" * 100, "")
+        outputs.stream("stdout", "a" * 2000, "")
+        outputs.stream("stdout", "b", "")
+        outputs.result({"text/plain": "c" * 1000}, is_main=True)
+        outputs.error("E", "f")
+        outputs.error("second", "g")
+        found = await lines(outputs)
+        assert "a" in texts(found, "stdout")
+        assert "b" not in texts(found, "stdout")
+        assert sum(len(json.dumps(each)) for each in found if each["type"] == "stdout") <= 1000
+        assert "bytes of output were left out" in texts(found, "stderr")
+        assert [each["name"] for each in found if each["type"] == "error"] == ["E"]
+        assert found[-1] == {"type": "end_of_execution"}
+
+    asyncio.run(work())
+
+
+def test_results_have_the_fields_of_clients(modules: dict[str, ModuleType]) -> None:
+    async def work() -> None:
+        outputs = modules["outputs"].Outputs()
+        data = {"text/plain": "'x'", "image/png": "aGk=", "e2b/chart": {}, "e2b/data": {"a": [float("nan")]}, "a/b": 1}
+        outputs.result(data, is_main=True)
+        (result, _) = await lines(outputs)
+        assert result == {
+            "type": "result", "is_main_result": True, "text": "x", "png": "aGk=", "data": {"a": [None]}, "extra": {"a/b": 1}
+        }  # fmt: skip
+
+    asyncio.run(work())
