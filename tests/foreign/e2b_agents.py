@@ -64,6 +64,21 @@ def test_langchain_e2b() -> None:
     assert "three" in read
 
 
+def test_smolagents() -> None:
+    pytest.importorskip("smolagents")
+    from smolagents import ChatMessage, Model
+
+    class Scripted(Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(model_id="scripted")
+            self._steps = iter(["total = sum(range(1, 11))\nprint(total)", "import os\nfinal_answer([total, os.getcwd()])"])
+
+        def generate(self, *_: Any, **__: Any) -> Any:
+            return ChatMessage(role="assistant", content=f"Thought: the next step.\n<code>\n{next(self._steps)}\n</code>")
+
+    assert run_page("smolagents.md", "InferenceClientModel()", Scripted())["result"] == [55, "/home/user"]
+
+
 def test_harbor(tmp_path: Path) -> None:
     """Harbor's oracle solves a task, and the task's own test says that it did."""
     task = tmp_path / "sum"

@@ -37,5 +37,6 @@ SUITES = (
         "openai-agents[e2b]==0.24.0",
     ),
     _suite("langchain-e2b", "deepagents over E2B's protocol, the lines of its page with a test model", "langchain-e2b==0.0.6"),
+    _suite("smolagents", "smolagents over E2B's protocol, the lines of its page with a test model", "smolagents[e2b]==1.26.0"),
     _suite("harbor", "Harbor over E2B's protocol, a task with its oracle", "harbor[e2b]==0.24.0", python="python3.12"),
 )
