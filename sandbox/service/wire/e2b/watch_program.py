@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import stat
 import struct
 import sys
 import time
@@ -56,6 +57,8 @@ class Watch:
                 continue
             if announce and path not in self.known:
                 self.say("CREATE", path)
+                if entry.is_file(follow_symlinks=False):  # whether it was written before, nobody can know
+                    self.say("WRITE", path)
             self.known.add(path)
             if self.recursive and entry.is_dir(follow_symlinks=False):
                 self.add(path, announce)
@@ -147,6 +150,8 @@ class Watch:
                 old, new = before.get(path), now.get(path)
                 if old is None:
                     self.say("CREATE", path)
+                    if new is not None and stat.S_ISREG(new[1][0]):
+                        self.say("WRITE", path)
                 elif new is None:
                     self.say("REMOVE", path)
                 else:

@@ -67,6 +67,16 @@ def test_folders_below(tmp_path: Path, options: tuple[str, ...]) -> None:
         assert ("CREATE", "a/new/two") in changes
 
 
+@pytest.mark.parametrize("options", [("recursive",), ("recursive", "scan")])
+def test_a_file_that_came_with_its_folder_was_written(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/file").write_text("content")
+    (tmp_path / "watched").mkdir()
+    with watching(tmp_path / "watched", *options) as changes:
+        (tmp_path / "made").rename(tmp_path / "watched/made")
+        assert [next(changes) for _ in range(3)] == [("CREATE", "made"), ("CREATE", "made/file"), ("WRITE", "made/file")]
+
+
 def test_a_sandbox_has_one_instance_and_all_of_them_half_of_the_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "most").write_text("5\n")
     monkeypatch.setattr(watching_module, "_INSTANCES", tmp_path / "most")
