@@ -57,7 +57,8 @@ class Snapshots:
         ``stopped`` returns the snapshot from which a sandbox is to start again, None if it is not stopped.
         """
         for record in await self._database.call(rows.every):
-            if record.kind == "fork" or (record.kind == "stop" and stopped(record.sandbox) != record.id):
+            unused = record.kind == "fork" or (record.kind == "stop" and stopped(record.sandbox) != record.id)
+            if unused or (record.kind == "snapshot" and not (self._folder / record.id).exists()):  # a backup has none of them
                 record = replace(record, deleting=True)
             self._known[record.id] = record
             self._tenants.ledger.keep(record.tenant, _place(record.id), record.bytes, forced=True)

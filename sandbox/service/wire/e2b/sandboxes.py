@@ -23,7 +23,7 @@ from sandbox.service.http.reading import body_of
 from sandbox.service.keys import Caller
 from sandbox.service.ports import interpreter
 from sandbox.service.routes.sandboxes import creation_digest, idempotency_key
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.sandboxes import SandboxRecord, stopped_at
 
 from . import answers, bodies
 from .access import options_of
@@ -191,6 +191,8 @@ async def _connect(
     live = sandbox_of(house, caller, sandbox_id)
     seconds = bodies.SECONDS[version] if body.timeout is None else float(body.timeout)
     if live.record.state == "paused":
+        if body.memory is False and stopped_at(live.record.options) is None:
+            raise bodies.refused("memory = false", "The sandbox was paused with its memory, and goes on with it: leave it out.")
         await house.fleet.changes.resume(live)
         await _live_for(house, live, seconds)
         response.status_code = 201
