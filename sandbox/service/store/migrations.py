@@ -176,6 +176,48 @@ STEPS = (
         UNIQUE (tenant, name)
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    CREATE TABLE templates (
+        id TEXT PRIMARY KEY,
+        tenant TEXT NOT NULL REFERENCES tenants (id),
+        name TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        used_at REAL,
+        uses INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (tenant, name)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE builds (
+        id TEXT PRIMARY KEY,
+        template TEXT NOT NULL REFERENCES templates (id) ON DELETE CASCADE,
+        tenant TEXT NOT NULL,
+        state TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        finished_at REAL,
+        cpus REAL NOT NULL,
+        memory_bytes INTEGER NOT NULL,
+        tags TEXT NOT NULL,
+        image TEXT NOT NULL,
+        size_bytes INTEGER NOT NULL,
+        config TEXT NOT NULL,
+        reason TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX builds_of_templates ON builds (template, created_at);
+    CREATE INDEX builds_of_tenants ON builds (tenant, state);
+    CREATE TABLE build_logs (
+        build TEXT PRIMARY KEY REFERENCES builds (id) ON DELETE CASCADE,
+        data TEXT NOT NULL
+    ) STRICT;
+    CREATE TABLE template_tags (
+        template TEXT NOT NULL REFERENCES templates (id) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        build TEXT NOT NULL REFERENCES builds (id) ON DELETE CASCADE,
+        created_at REAL NOT NULL,
+        PRIMARY KEY (template, name)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX tags_of_builds ON template_tags (build);
+    """,
 )
 
 

@@ -48,8 +48,8 @@ def note_transferred(connection: sqlite3.Connection, tenant: str, transferred: f
 
 
 def delete(connection: sqlite3.Connection, ident: str) -> None:
-    """Forget a tenant whose sandboxes are forgotten already, with its keys, events and creations."""
-    for table in ("keys", "events", "creations", "secrets", "snapshots", "volumes"):
+    """Forget a tenant whose sandboxes are forgotten already, with its keys, events, creations and templates."""
+    for table in ("keys", "events", "creations", "secrets", "snapshots", "volumes", "templates"):
         connection.execute(f"DELETE FROM {table} WHERE tenant = ?", (ident,))  # noqa: S608
     connection.execute("DELETE FROM tenants WHERE id = ?", (ident,))
 
