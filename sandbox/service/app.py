@@ -54,6 +54,7 @@ from .routes import (
 )
 from .settings import Settings
 from .store.database import Database
+from .templates.templates import Templates
 from .tenants.deleting import resume_deletes
 from .tenants.metering import Metering
 from .tenants.tenants import Tenants
@@ -79,7 +80,8 @@ def make_house(settings: Settings, database: Database, tracing: Tracing | None =
     fleet = Fleet(settings, database, broadcast, known)
     observation = Observation(settings, database, fleet.count_states, tracing)
     fleet.watching = observation.watching
-    return House(settings, database, Keys(database), broadcast, fleet, observation, known)
+    templates = Templates(settings, database, known, fleet)
+    return House(settings, database, Keys(database), broadcast, fleet, observation, known, templates)
 
 
 def make_app(house: House) -> FastAPI:
@@ -93,6 +95,7 @@ def make_app(house: House) -> FastAPI:
         await house.tenants.load()
         await house.fleet.load()
         await load_public_ports(house)
+        await house.templates.load()
         house.observation.audit.begin()
         resume_deletes(house)
         house.fleet.workers.spawn(_end_expired(house))
@@ -100,6 +103,7 @@ def make_app(house: House) -> FastAPI:
         house.ready = True
         yield
         await house.mcp.close()
+        await house.templates.close()
         await house.fleet.close()
         await house.observation.audit.close()
         house.database.close()

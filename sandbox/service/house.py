@@ -24,6 +24,7 @@ from .places import Places
 from .ports.tokens import PortTokens
 from .settings import Settings
 from .store.database import Database
+from .templates.templates import Templates
 from .tenants.metering import visit_of
 from .tenants.tenants import Tenants
 
@@ -42,6 +43,7 @@ class House:
     fleet: Fleet
     observation: Observation
     tenants: Tenants
+    templates: Templates
     bodies: BodyRoom = field(default_factory=BodyRoom)
     ready: bool = False
     draining: bool = field(default=False)

@@ -79,6 +79,19 @@ class Settings(BaseSettings):
         {"base": "gamebox/e2b", "code-interpreter-v1": "gamebox/code-interpreter"},
         description="Images that templates of E2B's clients stand for.",
     )
+    e2b_images: dict[str, str] = Field(
+        {"e2bdev/base": "gamebox/e2b", "e2bdev/base:latest": "gamebox/e2b"},
+        description="Images that templates may be built from, by the names that E2B's clients have for them.",
+    )
+    template_builds: int = Field(2, ge=1, le=32, description="Builds of templates that run at once.")
+    template_build_seconds: float = Field(3600.0, gt=0, le=MOST_SECONDS, description="How long a build of a template may take.")
+    template_ready_seconds: float = Field(
+        300.0, gt=0, le=MOST_SECONDS, description="How long a new sandbox waits for the ready command of its template."
+    )
+    template_upload_bytes: int = Field(1 << 30, ge=1024, description="Largest archive that is uploaded for a build of a template.")
+    template_unused_seconds: float = Field(
+        7 * 86400.0, gt=0, description="How long archives and layers of builds are kept that no build uses."
+    )
     profiles: Words = Field(
         ("default", "root-on-request", "root", "conformance", "e2b", "e2b-root"), description="Profiles that tenants may use."
     )

@@ -17,6 +17,7 @@ class ProblemCode(StrEnum):
     unknown_operation = "unknown_operation"
     key_not_found = "key_not_found"
     secret_not_found = "secret_not_found"  # noqa: S105
+    template_not_found = "template_not_found"
     tenant_not_found = "tenant_not_found"
     tenant_exists = "tenant_exists"
     quota_exceeded = "quota_exceeded"

@@ -32,7 +32,7 @@ FINISHED_LABEL = "dev.gamebox.build.finished"
 START_LABEL, READY_LABEL = "dev.gamebox.build.start", "dev.gamebox.build.ready"
 MOST_LAYERS = 120
 """overlay2 mounts at most 128 layers, and a container has two of its own."""
-_REPOSITORY = "gamebox-build/"
+REPOSITORY = "gamebox-build/"
 _CACHE_TAG, _NAME_TAG = "k-", "n-"
 
 
@@ -55,7 +55,7 @@ def owner_digest(owner: str) -> str:
 
 def repository(owner: str) -> str:
     """Return the repository that has the owner's images and no others."""
-    return f"{_REPOSITORY}{owner_digest(owner)}"
+    return f"{REPOSITORY}{owner_digest(owner)}"
 
 
 def cache_tag(key: str) -> str:

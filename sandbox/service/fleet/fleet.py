@@ -247,6 +247,7 @@ class Fleet:
                         await self._in_engine(made[0].environment.start, tenant)
                 if files is not None:
                     await self.snapshots.fill(made[0].environment, files)
+            await body.begun(made[0].environment, self.settings)
             return await self._started(made, lambda items: items[0])
 
         return await self._created(made, start)

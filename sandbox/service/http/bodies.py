@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from sandbox.docker.spec import DEFAULT_IMAGE, SandboxSpec
+from sandbox.environment.base import Environment
 from sandbox.operations import OPERATIONS
 from sandbox.service.settings import Settings
 from sandbox.service.tenants import ceiling as under
@@ -118,7 +119,7 @@ class CreateSandbox(Body):
 
         What was left out is cut by the ceiling; what was asked for is refused if it is more.
         """
-        under.check_image(ceiling, self.image)
+        self.check_image(ceiling)
         under.check_profile(ceiling, self.profile)
         if both := sorted(set(self.env) & set(self.secrets)):
             raise Problem(
@@ -156,6 +157,13 @@ class CreateSandbox(Body):
         under.check_network(ceiling, spec.network)
         under.check_services(ceiling, spec)
         return spec
+
+    def check_image(self, ceiling: Ceiling) -> None:
+        """Raise Problem if the operator does not allow the image."""
+        under.check_image(ceiling, self.image)
+
+    async def begun(self, environment: Environment, settings: Settings) -> None:
+        """Do what belongs to the start of the sandbox, which runs already. Raises SandboxError: it is removed then."""
 
     def secret_variables(self) -> dict[str, SecretVariable]:
         """Return the variables that are secrets, by their names."""

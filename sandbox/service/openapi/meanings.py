@@ -12,6 +12,7 @@ OF_HTTP = {
     "method_not_allowed": "the route has other methods",
     "unknown_operation": "there is no such operation",
     "key_not_found": "the tenant has no such key",
+    "template_not_found": "the tenant has no such template, or no build of it with that tag",
     "secret_not_found": "the tenant has no such secret (422 if a new sandbox is to use it)",
     "tenant_not_found": "there is no such tenant",
     "tenant_exists": "a tenant with that id exists",

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import urlsplit
 
+from sandbox.docker.builds.engine_images import REPOSITORY
 from sandbox.docker.images.snapshots import is_snapshot
 from sandbox.docker.spec import SandboxSpec
 from sandbox.limits import Limits
@@ -33,6 +34,10 @@ def check_image(ceiling: Ceiling, image: str) -> None:
 
     Patterns are for names, which the operator may let mean another image; ids and digests would reach what they meant before.
     """
+    if image.startswith(REPOSITORY):  # whatever the patterns say: it is its owner's alone
+        if not ceiling.built or not image.startswith(f"{ceiling.built}:"):
+            raise forbidden(f"The image {image!r:.150}", "Use one that was built for this tenant.")
+        return
     if is_snapshot(image):
         raise forbidden(f"The image {image!r:.150}", "Create a sandbox from the snapshot, by the id that was answered for it.")
     if image in ceiling.images:

@@ -52,4 +52,5 @@ async def _finish(house: House, tenant: str) -> None:
     await house.fleet.delete_all(tenant)
     await house.fleet.snapshots.delete_all(tenant)
     await house.fleet.volumes.delete_all(tenant)
+    await house.templates.delete_all(tenant)
     await house.tenants.forget(tenant)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
 from sandbox.errors import SandboxError
 from sandbox.limits import MOST_SECONDS
@@ -49,6 +49,19 @@ class Ceiling(_Rules):
     open_networks: Names = Field(default=(), description="Networks that are not public, and that rules may open as well.")
     closed_hosts: Names = Field(default=(), description="Hosts, addresses and ports that no rule opens, as in *:25.")
 
+    _built: str = PrivateAttr("")
+
+    def with_built(self, repository: str) -> Ceiling:
+        """Return this ceiling with the repository of what the tenant has had built: nobody sets that by a request."""
+        made = self.model_copy()
+        made._built = repository  # noqa: SLF001  # of a copy of ours
+        return made
+
+    @property
+    def built(self) -> str:
+        """The repository of what the tenant has had built; "" if it is not known."""
+        return self._built
+
     @field_validator("largest")
     @classmethod
     def _check_largest(cls, value: dict[str, float]) -> dict[str, float]:
@@ -89,6 +102,10 @@ class Quota(_Rules):
     checkpoint_bytes: Amount | None = Field(default=64 * GIB, description="Checkpoints and snapshots that the service keeps.")
     volumes: Amount | None = Field(default=100, description="Volumes, which several sandboxes may share.")
     volume_bytes: Amount | None = Field(default=64 * GIB, description="Files in volumes: measured now and then.")
+    templates: Amount | None = Field(default=100, description="Templates, which are images that the tenant has had built.")
+    template_bytes: Amount | None = Field(default=32 * GIB, description="Images of templates, and layers kept for later builds.")
+    template_upload_bytes: Amount | None = Field(default=4 * GIB, description="Archives uploaded for builds of templates.")
+    template_builds: Count = Field(default=8, description="Builds of templates under way, including those that wait for a turn.")
     output_bytes: Amount | None = Field(default=GIB // 2, description="Output kept for clients that were cut.")
     creates_per_minute: Count | None = Field(default=600, description="Sandboxes created in a minute.")
     creations_waiting: Count = Field(default=64, description="Creations that wait for their turn.")

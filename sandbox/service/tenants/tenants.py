@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sandbox.docker.builds.engine_images import repository
 from sandbox.service.clock import now
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.keys import DEFAULT_TENANT
@@ -149,10 +150,16 @@ class Tenants:
         """Return what holds for a tenant: what is set for it, and the settings of the service for the rest. Raises Problem."""
         try:
             ceiling = Ceiling.model_validate({**self._settings.ceiling.model_dump(), **record.ceiling})
-            return ceiling, quota_of(record, self._settings, self._default_quota)
+            built = repository(owner_of(self._database.service_id, record.id))
+            return ceiling.with_built(built), quota_of(record, self._settings, self._default_quota)
         except ValidationError as error:
             words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:5])
             raise Problem(422, ProblemCode.invalid_body, f"The body is invalid: {words[:500]}.", "Correct that.") from error
+
+
+def owner_of(service: str, tenant: str) -> str:
+    """Return the owner of the images that a tenant of a service has had built: an engine may have those of several services."""
+    return f"{service}-{tenant}"
 
 
 def quota_of(record: TenantRecord, settings: Settings, default: Quota) -> Quota:

@@ -36,12 +36,16 @@ _UNAUTHORIZED = (
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A request to a sandbox that was let in. ``user`` is None for the sandbox's own user."""
+    """A request to a sandbox that was let in. ``user`` is None for the sandbox's own user.
+
+    ``names_user`` says that the request names one.
+    """
 
     house: House
     caller: Caller
     live: LiveSandbox
     user: str | None = None
+    names_user: bool = False
 
     @property
     def sandbox(self) -> str:
@@ -88,7 +92,8 @@ async def _session(request: Request, found: tuple[Caller, LiveSandbox | None, st
     await wake(house.fleet.workers, house.fleet.changes, live)
     if live.record.state != "running":
         raise SandboxGoneError(sandbox)
-    return Session(house, caller, live, _user(request))
+    name = _user(request)
+    return Session(house, caller, live, None if name == USER else name, name is not None)
 
 
 def _by_token(request: Request) -> tuple[Caller, LiveSandbox | None, str]:
@@ -176,7 +181,7 @@ def _unauthorized(request: Request) -> WireError:
 
 
 def _user(request: Request) -> str | None:
-    """Return the user that a request names, None for the sandbox's own. Raises WireError."""
+    """Return the user that a request names, None if it names none. Raises WireError."""
     name = request.query_params.get("username", "")
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "basic":
@@ -186,4 +191,4 @@ def _user(request: Request) -> str | None:
             raise WireError("unauthenticated", "The header Authorization is not that of a user.") from None
     if len(name) > 64 or not name.isprintable():
         raise WireError("unauthenticated", f"invalid username: {name[:64]!r}")
-    return None if name in ("", USER) else name
+    return name or None

@@ -83,8 +83,9 @@ def metrics(record: SandboxRecord, usage: Any, cpu_percent: float) -> dict[str, 
 
 
 def _names(record: SandboxRecord) -> dict[str, Any]:
-    template = str((options_of(record) or {}).get("template", "base"))
-    return {"templateID": template, "alias": template, "sandboxID": record.id, "clientID": CLIENT_ID}
+    options = options_of(record) or {}
+    template = str(options.get("template", "base"))
+    return {"templateID": template, "alias": str(options.get("alias", template)), "sandboxID": record.id, "clientID": CLIENT_ID}
 
 
 def _time(at: float) -> str:

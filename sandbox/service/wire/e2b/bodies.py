@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sandbox.aio import AsyncEnvironment
+from sandbox.environment.base import Environment
 from sandbox.docker.spec import SandboxSpec
 from sandbox.service.fleet.waking import OPTION as WAKE
 from sandbox.service.http.bodies import CreateSandbox, Metadata, NetworkBody, Rules
@@ -15,12 +17,15 @@ from sandbox.service.http.json_text import read_json
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.ports.traffic import MASK, Traffic, check_mask
 from sandbox.service.ports.traffic import OPTION as TRAFFIC
+from sandbox.service.settings import Settings
+from sandbox.service.templates.templates import Found
 from sandbox.service.store.snapshots import SnapshotRecord
 from sandbox.service.tenants.ceiling import forbidden
 from sandbox.service.tenants.rules import Ceiling
 from sandbox.service.volumes.volumes import OPTION as VOLUMES
 
 from .access import OPTIONS
+from .templates.launch import launch
 
 # Times to live of requests that name none: of the first version of the API, and of the second.
 SECONDS = {1: 15.0, 2: 300.0}
@@ -121,32 +126,17 @@ class NewSandbox(Asked):
     volume_mounts: tuple[VolumeMount, ...] = Field((), alias="volumeMounts", max_length=64)
     iam: dict[str, Any] | None = None
 
-    @property
-    def template_name(self) -> str:
-        """The template without its tag."""
-        return self.template.partition(":")[0]
-
     def body(
         self,
         version: int,
         ceiling: Ceiling,
-        templates: Mapping[str, str],
-        files: SnapshotRecord | None = None,
+        found: Found | SnapshotRecord,
         volumes: Mapping[str, str] | None = None,
     ) -> E2BSandbox:
-        """Return the sandbox that is asked for; ``templates`` are images by their names here, ``files`` are those of a snapshot,
-        ``volumes`` ids of volumes by their paths.
+        """Return the sandbox that is asked for; ``found`` is what its template stands for, or the snapshot with its files.
 
-        Raises Problem.
+        ``volumes`` are ids of volumes by their paths. Raises Problem.
         """
-        name = self.template_name
-        if files is None and name not in templates:
-            raise Problem(
-                404,
-                ProblemCode.route_not_found,
-                f"There is no template {self.template!r:.80}.",
-                f"Use one of {', '.join(templates)}.",
-            )
         wakes = self.auto_resume is not None and self.auto_resume.enabled
         if self.auto_pause_memory is False and (wakes or not self.auto_pause):
             raise refused("autoPauseMemory = false", "It needs autoPause = true, and cannot be combined with autoResume.")
@@ -159,17 +149,18 @@ class NewSandbox(Asked):
         # The first version's clients ask for the internet whether or not their programs do.
         internet = self.allow_internet_access if version > 1 or not self.allow_internet_access else None
         asked = {
-            "image": templates[name] if files is None else SandboxSpec.from_data(files.spec).image,
+            "image": found.image if isinstance(found, Found) else SandboxSpec.from_data(found.spec).image,
             "profile": "e2b-root" if "e2b-root" in ceiling.profiles else "e2b",
             "network": network.body(ceiling, internet=internet),
             # A sandbox of E2B ends when its time is over, however long it idles; a longer time may be asked for later.
-            "limits": {**({} if files is None else _size_of(files, ceiling)), "idle_seconds": _idle_seconds(ceiling)},
+            "limits": {**_size_of(found, ceiling), "idle_seconds": _idle_seconds(ceiling)},
             "env": self.env,
             "track_changes": False,
             "time_to_live_seconds": timeout,
             "metadata": self.metadata,
+            "launch": _launch(found),
             "wire": {
-                "template": name if files is None else files.label,
+                **_shown(found),
                 "timeout": timeout,
                 "on_timeout": "pause" if self.auto_pause else "kill",
                 "auto_resume": wakes,
@@ -185,11 +176,28 @@ class NewSandbox(Asked):
         return E2BSandbox.model_validate(asked)
 
 
-def _size_of(files: SnapshotRecord, ceiling: Ceiling) -> dict[str, Any]:
-    """Return the size of the sandbox that a snapshot is of, as far as it is allowed now."""
-    limits = SandboxSpec.from_data(files.spec).limits
+def _size_of(found: Found | SnapshotRecord, ceiling: Ceiling) -> dict[str, Any]:
+    """Return the size that a template was built with, or that of the sandbox that a snapshot is of, as far as it is allowed now."""
+    if isinstance(found, Found):
+        return {} if found.build is None else {"cpus": found.build.cpus, "memory_bytes": found.build.memory_bytes}
+    limits = SandboxSpec.from_data(found.spec).limits
     sizes = {"cpus": limits.cpus, "memory_bytes": limits.memory_bytes, "disk_bytes": limits.disk_bytes}
     return {name: min(size, ceiling.largest.get(name, size)) for name, size in sizes.items() if size is not None}
+
+
+def _shown(found: Found | SnapshotRecord) -> dict[str, Any]:
+    """Return what is written down of the template. User and folder are those of commands that name none."""
+    if not isinstance(found, Found):
+        return {"template": found.label}
+    if found.build is None or found.template is None:
+        return {"template": found.name}
+    config = found.build.config
+    names = {"template": found.template.id, "alias": found.template.name, "build": found.build.id}
+    return {**names, **{name: config[name] for name in ("user", "workdir") if config.get(name)}}
+
+
+def _launch(found: Found | SnapshotRecord) -> dict[str, Any]:
+    return dict(found.build.config) if isinstance(found, Found) and found.build is not None else {}
 
 
 def _idle_seconds(ceiling: Ceiling) -> float:
@@ -199,10 +207,19 @@ def _idle_seconds(ceiling: Ceiling) -> float:
 
 
 class E2BSandbox(CreateSandbox):
-    """A sandbox that is asked for in this dialect; ``wire`` is what is to be answered of it later."""
+    """A sandbox that is asked for in this dialect.
+
+    ``wire`` is what is to be answered of it later, ``launch`` what its template starts in it.
+    """
 
     wire: dict[str, Any]
     volumes: dict[str, str]
+    launch: dict[str, Any]
+
+    async def begun(self, environment: Environment, settings: Settings) -> None:
+        """See the base class."""
+        if self.launch.get("start") or self.launch.get("ready"):
+            await launch(AsyncEnvironment(environment), self.launch, settings.template_ready_seconds)
 
     def options(self) -> dict[str, Any]:
         """See the base class."""

@@ -17,7 +17,7 @@ from sandbox.service.http.reading import new_request_id
 from sandbox.service.operators.facts import note
 
 from . import connect
-from .access import HOME, EnvdUser, Session
+from .access import HOME, USER, EnvdUser, Session, options_of
 from .errors import EnvdRoute, WireError, unwrapped, wire_error
 from .processes.marks import Asked
 from .processes.process import InTerminal, Process
@@ -197,7 +197,10 @@ def _asked(message: Mapping[str, Any], session: Session, timeout: float | None) 
         raise WireError("invalid_argument", "process.envs does not map names to texts.")
     size = _size(message.get("pty"))
     words = {"cmd": cmd, "args": args, "envs": envs, **({"cwd": cwd} if cwd else {})}
-    asked = Asked((cmd, *args), envs, absolute(cwd), session.user, timeout, message.get("stdin") is not False, size)
+    options = options_of(session.live.record) or {}
+    user = session.user if session.names_user or options.get("user") in (None, USER) else str(options["user"])
+    folder = absolute(cwd or str(options.get("workdir") or ""))
+    asked = Asked((cmd, *args), envs, folder, user, timeout, message.get("stdin") is not False, size)
     return asked, words
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from . import files, filesystem, process_service, sandboxes, unknown
 from .storage import content, snapshots, volumes
+from .templates import api, uploads
 
 ROUTERS = (
     *(sandboxes.router, snapshots.router, volumes.router, content.router, process_service.router, filesystem.router, files.router),
+    *(uploads.router, api.router),
     unknown.router,
     unknown.envd_router,
 )

@@ -24,6 +24,8 @@ from sandbox.service.keys import Caller
 from sandbox.service.ports import interpreter
 from sandbox.service.routes.sandboxes import creation_digest, idempotency_key
 from sandbox.service.store.sandboxes import SandboxRecord, stopped_at
+from sandbox.service.store.snapshots import SnapshotRecord
+from sandbox.service.templates.templates import Found
 
 from . import answers, bodies
 from .access import options_of
@@ -69,15 +71,16 @@ async def create(request: Request, caller: Manager) -> dict[str, Any]:
 async def _create(request: Request, caller: Caller, version: int) -> dict[str, Any]:
     house = house_of(request)
     asked: bodies.NewSandbox = bodies.read(bodies.NewSandbox, await body_of(request, BODY_BYTES))
-    templates, files = house.settings.e2b_templates, None
-    if asked.template_name not in templates:
-        files = house.fleet.snapshots.find(caller.tenant, asked.template)
+    found = await _origin(house, caller, asked.template)
     volumes = house.fleet.volumes.mounts(caller.tenant, [(each.name, each.path) for each in asked.volume_mounts])
-    body = asked.body(version, house.tenants.active(caller.tenant).ceiling, templates, files, volumes)
+    body = asked.body(version, house.tenants.active(caller.tenant).ceiling, found, volumes)
     digest = creation_digest(request, f"e2b {version}", body)
     await _check_image(house, caller, body.image)
+    files = None if isinstance(found, Found) else found
     async with house.fleet.volumes.used(caller.tenant, volumes):
         made = await house.fleet.create(caller.tenant, body, idempotency_key(request), digest, files)
+    if isinstance(found, Found) and found.template is not None:
+        house.templates.note_use(found.template)
     live = house.fleet.find(caller.tenant, str(made["id"]))
     if body.image == interpreter.IMAGE:  # its first kernel starts meanwhile
         house.fleet.workers.spawn(interpreter.warm(house, live))
@@ -93,6 +96,16 @@ async def _check_image(house: House, caller: Caller, image: str) -> None:
             f"The image {image} of this template was not made on this host yet.",
             "The operator of the service makes it with: gamebox setup --code-interpreter",
         )
+
+
+async def _origin(house: House, caller: Caller, name: str) -> Found | SnapshotRecord:
+    """Return the template or the snapshot with a name. Raises Problem."""
+    try:
+        return await house.templates.resolve(caller.tenant, name)
+    except Problem:
+        if (files := house.fleet.snapshots.find(caller.tenant, name)) is not None:
+            return files
+        raise
 
 
 @router.get("/v2/sandboxes")
@@ -278,7 +291,7 @@ async def _live_at_least(house: House, live: LiveSandbox, seconds: float) -> Non
 
 def _has(record: SandboxRecord, metadata: Mapping[str, str], template: str | None) -> bool:
     options = options_of(record) or {}
-    return metadata.items() <= dict(record.metadata).items() and template in (None, options.get("template"))
+    return metadata.items() <= dict(record.metadata).items() and template in (None, options.get("template"), options.get("alias"))
 
 
 def _started_after(text: str | None) -> float:

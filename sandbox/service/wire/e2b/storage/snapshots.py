@@ -90,15 +90,6 @@ async def delete_snapshot(house: House, caller: Caller, name: str) -> bool:
     return found is not None and await house.fleet.snapshots.delete(found)
 
 
-@router.delete("/templates/{template_id}", status_code=204)
-async def delete(request: Request, caller: Manager, template_id: str) -> Response:
-    """Delete a snapshot."""
-    if not await delete_snapshot(house_of(request), caller, template_id):
-        detail = f"There is no template and no snapshot {template_id!r:.150}."
-        raise Problem(404, ProblemCode.route_not_found, detail, "List snapshots with GET /snapshots.")
-    return Response(status_code=204)
-
-
 @router.post("/sandboxes/{sandbox_id}/fork", status_code=201)
 async def fork(request: Request, caller: Manager, sandbox_id: str) -> list[dict[str, Any]]:
     """Create sandboxes like one that runs, with its files; each of them, or why there is none."""

@@ -1,0 +1,1 @@
+"""Templates: images that tenants have had built, their builds, and what was uploaded for those."""
