@@ -196,7 +196,8 @@ class Builds:
         store = self.images(tenant)
         used = await self._workers.in_engine(store.bytes_used, tenant)
         if used >= most:
-            await self._workers.in_engine(store.prune, tenant)
+            # Not what a build beside this one may be about to use.
+            await self._workers.in_engine(lambda: store.prune(self._settings.template_build_seconds), tenant)
             used = await self._workers.in_engine(store.bytes_used, tenant)
         if used >= most:
             raise _over_quota(

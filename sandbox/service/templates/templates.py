@@ -227,7 +227,7 @@ class Templates:
         await self.builds.end(lambda record: record.tenant == tenant)
         await self._database.call(lambda connection: rows.delete_all(connection, tenant))
         if tenant in self.archives.tenants():
-            await self._fleet.workers.in_engine(lambda: self._remove_unneeded(tenant, set(), at_once=True), tenant)
+            await self._fleet.workers.in_engine(self.builds.images(tenant).remove_all, tenant)
             await asyncio.to_thread(self.archives.forget, tenant)
 
     async def _tidy(self) -> None:
@@ -246,7 +246,7 @@ class Templates:
             await self._fleet.workers.in_engine(lambda: self._remove_unneeded(tenant, needed), tenant)  # noqa: B023
             await asyncio.to_thread(self.archives.prune, tenant)
 
-    def _remove_unneeded(self, tenant: str, needed: set[str], *, at_once: bool = False) -> None:
+    def _remove_unneeded(self, tenant: str, needed: set[str]) -> None:
         """Remove images that no build has any more, and layers that no build has used for long. Raises SandboxError.
 
         An image goes when it is found for the second time: a sandbox may be about to start from it.
@@ -256,12 +256,12 @@ class Templates:
             for name in image.names:
                 if name in needed or self.builds.log_of(name) is not None:
                     continue
-                if at_once or (tenant, name) in self._unneeded:
+                if (tenant, name) in self._unneeded:
                     store.remove(name)
                 else:
                     seen.add((tenant, name))
         self._unneeded = {each for each in self._unneeded if each[0] != tenant} | seen
-        store.prune(0.0 if at_once else self._settings.template_unused_seconds)
+        store.prune(max(self._settings.template_unused_seconds, self._settings.template_build_seconds))
 
 
 def _request(

@@ -38,6 +38,8 @@ BODY_BYTES = 1 << 20
 MOST_ITEMS = 100
 # As E2B has it.
 CPUS, MEMORY_MB = 2, 1024
+# In all others the user is made, unless it is there.
+IMAGES_WITH_USER = ("gamebox/e2b", "gamebox/code-interpreter")
 # The profile of the sandboxes in which steps run.
 PROFILE = "root"
 
@@ -89,11 +91,11 @@ async def _base(house: House, caller: Caller, asked: bodies.StartBuild) -> tuple
     if asked.template is not None:
         found = await house.templates.resolve(caller.tenant, asked.template)
         if found.build is None:
-            return Base(found.image, has_user=True), True
+            return Base(found.image, found.image in IMAGES_WITH_USER), True
         return Base(found.image, True, config_of(dict(found.build.config))[0]), False
     name = asked.image or ""
     if (image := house.settings.e2b_images.get(name)) is not None:
-        return Base(image, has_user=image in house.settings.e2b_templates.values()), True
+        return Base(image, image in IMAGES_WITH_USER), True
     try:
         under.check_image(house.tenants.active(caller.tenant).ceiling, name)
     except Problem as problem:

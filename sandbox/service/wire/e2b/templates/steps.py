@@ -83,9 +83,10 @@ def worded(asked: StartBuild, sentence: str, step: str) -> str:
     """Return a sentence about a step as E2B has it, where its clients look for the words."""
     found = _NO_USER.search(sentence)
     steps = asked.steps or ()
-    if found is None or not step.isdecimal() or not 0 < int(step) <= len(steps):
+    failed = steps[int(step) - 1] if step.isdecimal() and 0 < int(step) <= len(steps) else None
+    if found is None or failed is None or failed.type.upper() != "RUN":
         return sentence
-    command = (steps[int(step) - 1].args or ("",))[0]
+    command = (failed.args or ("",))[0]
     return f"failed to run command {command[:200]!r}: command failed: unauthenticated: invalid username: {found[1]!r}. {sentence}"
 
 

@@ -9,16 +9,17 @@ import pytest
 from sandbox.docker.spec import SandboxSpec
 from sandbox.network.policy import judge_host
 from sandbox.service.http.problems import Problem
+from sandbox.service.templates.templates import Found
 from sandbox.service.tenants.ceiling import check_network
 from sandbox.service.tenants.rules import Ceiling
 from sandbox.service.wire.e2b.bodies import NewSandbox
 
 PUBLIC, NAMED, NONE = Ceiling(), Ceiling(network="named", hosts=("*.example.com", "example.org")), Ceiling(network="none")
-TEMPLATES = {"base": "gamebox/e2b"}
+BASE = Found("base", "gamebox/e2b")
 
 
 def _opens(asked: dict[str, Any], ceiling: Ceiling, host: str, port: int = 443, version: int = 2) -> bool:
-    body = NewSandbox.model_validate({"templateID": "base", **asked}).body(version, ceiling, TEMPLATES)
+    body = NewSandbox.model_validate({"templateID": "base", **asked}).body(version, ceiling, BASE)
     network = SandboxSpec.from_data({"network": body.network.data()}).network
     check_network(ceiling, network)
     return judge_host(network, host, port).allowed
