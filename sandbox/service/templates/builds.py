@@ -174,7 +174,7 @@ class Builds:
                     timeout_seconds=self._settings.template_build_seconds,
                     step_timeout_seconds=self._settings.template_build_seconds,
                     ready_seconds=self._settings.template_ready_seconds,
-                    image_bytes=room,
+                    new_bytes=room,
                     steps=MOST_STEPS,
                 ),
                 network=order.spec.network,
@@ -188,11 +188,14 @@ class Builds:
             built = await asyncio.get_running_loop().run_in_executor(self._threads, build.run)
         return _ready(order, built)
 
-    async def _room(self, tenant: str) -> int:
-        """Return how many bytes an image may have. Layers that only the cache has make room for it. Raises Problem."""
+    async def _room(self, tenant: str) -> int | None:
+        """Return how many bytes of new layers a build may make, None for no bound.
+
+        Layers that only the cache has make room for it. Raises Problem.
+        """
         most = self._tenants.active(tenant).quota.template_bytes
         if most is None:
-            return BuildLimits().image_bytes
+            return None
         store = self.images(tenant)
         used = await self._workers.in_engine(store.bytes_used, tenant)
         if used >= most:
@@ -205,7 +208,7 @@ class Builds:
                 f"The templates of this tenant take {size(used)}, of {size(most)}.",
                 "Delete templates that are not needed any more.",
             )
-        return min(BuildLimits().image_bytes, most - used)
+        return most - used
 
     async def _remove(self, record: BuildRecord) -> None:
         with contextlib.suppress(SandboxError):  # what stays is found later
