@@ -212,7 +212,7 @@ class Fleet:
                 return answer
             raise
         new = new_sandbox(tenant, spec, _with_root(provision, files), body.metadata, life)
-        return await self._create(self.pools.take(new, spec), key, digest, files)
+        return await self._create(self.pools.take(new, spec), key, digest, files, body)
 
     async def create_like(
         self, record: SandboxRecord, files: SnapshotRecord, life_seconds: float, options: Mapping[str, Any]
@@ -234,7 +234,7 @@ class Fleet:
         return await self._create(new, None, b"", None)
 
     async def _create(
-        self, new: NewSandbox, key: str | None, digest: bytes, files: SnapshotRecord | None
+        self, new: NewSandbox, key: str | None, digest: bytes, files: SnapshotRecord | None, body: CreateSandbox | None = None
     ) -> dict[str, Any]:
         made, tenant = [new], new.record.tenant
         if (first := await self._begin(tenant, made, key, digest)) is not None:
@@ -247,7 +247,8 @@ class Fleet:
                         await self._in_engine(made[0].environment.start, tenant)
                 if files is not None:
                     await self.snapshots.fill(made[0].environment, files)
-            await body.begun(made[0].environment, self.settings)
+            if body is not None:
+                await body.begun(made[0].environment, self.settings)
             return await self._started(made, lambda items: items[0])
 
         return await self._created(made, start)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox.aio import AsyncEnvironment
-from sandbox.environment.base import Environment
 from sandbox.docker.spec import SandboxSpec
+from sandbox.environment.base import Environment
 from sandbox.service.fleet.waking import OPTION as WAKE
 from sandbox.service.http.bodies import CreateSandbox, Metadata, NetworkBody, Rules
 from sandbox.service.http.json_text import read_json
@@ -18,8 +18,8 @@ from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.ports.traffic import MASK, Traffic, check_mask
 from sandbox.service.ports.traffic import OPTION as TRAFFIC
 from sandbox.service.settings import Settings
-from sandbox.service.templates.templates import Found
 from sandbox.service.store.snapshots import SnapshotRecord
+from sandbox.service.templates.templates import Found
 from sandbox.service.tenants.ceiling import forbidden
 from sandbox.service.tenants.rules import Ceiling
 from sandbox.service.volumes.volumes import OPTION as VOLUMES
