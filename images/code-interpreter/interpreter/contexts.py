@@ -7,12 +7,14 @@ import contextlib
 import os
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bash_shell import BashShell
 from errors import KernelDiedError, RefusedError
 from outputs import Outputs
-from python_kernel import PythonKernel
+
+if TYPE_CHECKING:
+    from python_kernel import PythonKernel
 
 HOME = os.environ.get("HOME", "/home/user")
 MOST_CONTEXTS = 32
@@ -20,7 +22,7 @@ MOST_CONTEXTS = 32
 MOST_WAITING = 64
 # For an execution to end after it was interrupted; then its kernel is killed.
 GRACE_SECONDS = 8.0
-_KINDS = {"python": PythonKernel, "bash": BashShell}
+LANGUAGES = ("python", "bash")
 _ALIASES = {"python3": "python", "py": "python", "sh": "bash", "shell": "bash"}
 # Such as clients know from E2B.
 RESTARTED = "ContextRestarting"
@@ -30,9 +32,18 @@ def language_of(name: str | None) -> str:
     """Return a language by the name that a client gives it. Raises RefusedError."""
     given = (name or "python").lower()
     found = _ALIASES.get(given, given)
-    if found not in _KINDS:
+    if found not in LANGUAGES:
         raise RefusedError(400, f"The language {name!r:.40} is not supported: use python or bash.")
     return found
+
+
+def _new_kernel(language: str, cwd: str) -> PythonKernel | BashShell:
+    if language == "bash":
+        return BashShell(cwd)
+    # Its libraries take half of the time of a start, and the server answers before.
+    from python_kernel import PythonKernel
+
+    return PythonKernel(cwd)
 
 
 class Context:
@@ -56,7 +67,7 @@ class Context:
             if self._kernel is not None and self._kernel.alive:
                 return self._kernel
             await self._stop()
-            kernel = _KINDS[self.language](self.cwd)
+            kernel = _new_kernel(self.language, self.cwd)
             try:
                 await kernel.start()
             except BaseException as error:

@@ -229,6 +229,7 @@ async def serve(listener: socket.socket) -> None:
     server = HTTPServer(app, max_body_size=MOST_BODY_BYTES, max_buffer_size=MOST_BODY_BYTES + (1 << 20))
     server.add_socket(listener)
     copy_fonts()
+    await asyncio.sleep(0.05)  # who waits already is answered first
     # The kernel that nearly every client asks for first.
     warm = asyncio.create_task(contexts.default("python").ready())
     await asyncio.wait([warm])

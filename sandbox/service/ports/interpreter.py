@@ -81,28 +81,36 @@ class _Start:
     missing: bool = False
 
 
-async def start(house: House, live: LiveSandbox) -> None:
-    """Start the server of a sandbox, unless that was done a moment ago. Raises Problem, SandboxError."""
+async def start(house: House, live: LiveSandbox, *, is_there: bool = False) -> None:
+    """Start the server of a sandbox, unless that was done a moment ago. Raises Problem, SandboxError.
+
+    ``is_there`` says that its image is known to have one.
+    """
     found: _Start = live.beside.setdefault(_Start, _Start())
     async with found.lock:
         if found.missing:
             raise _missing()
         if time.monotonic() < found.at + START_SECONDS:
             return
-        args = {"argv": [*_IS_THERE, PROGRAM], "session": None, "timeout_seconds": CHECK_SECONDS}
-        looked = (await (await live.send(house.database, "run", args, new_request_id())).envelope()).unwrap()
-        if looked.exit_code != 0:
-            found.missing = True
-            raise _missing()
+        if not is_there:
+            await _look(house, live, found)
         args = {"argv": ["python3", PROGRAM], "session": None, "background": True}
         (await (await live.send(house.database, "run", args, new_request_id())).envelope()).unwrap()
         found.at = time.monotonic()
 
 
+async def _look(house: House, live: LiveSandbox, found: _Start) -> None:
+    args = {"argv": [*_IS_THERE, PROGRAM], "session": None, "timeout_seconds": CHECK_SECONDS}
+    looked = (await (await live.send(house.database, "run", args, new_request_id())).envelope()).unwrap()
+    if looked.exit_code != 0:
+        found.missing = True
+        raise _missing()
+
+
 async def warm(house: House, live: LiveSandbox) -> None:
     """Start it before anybody asks for it. Raises nothing: the first request tries it again, and is answered why it fails."""
     try:
-        await start(house, live)
+        await start(house, live, is_there=True)
     except (Problem, SandboxError):
         pass
 
