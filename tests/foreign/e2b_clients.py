@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from .suite import Checkout, Place, Suite
 from .venvs import ROOT
@@ -74,7 +75,61 @@ def _node_suite(name: str, subject: str, domain: str, service: Sequence[str], en
     )
 
 
+_LANGUAGE = "the kernels are those of Python and bash"
+_OTHER_LANGUAGES = ("javascript", "typescript", "r", "java")
+_INTERPRETER_EXCEPTIONS: dict[str, str] = {
+    **{f"test_cwd_{each}": _LANGUAGE for each in _OTHER_LANGUAGES},
+    **{f"test_{each}_kernel": _LANGUAGE for each in ("js", "ts", "r", "java")},
+    **dict.fromkeys(("test_js_esm_imports", "test_js_top_level_await"), _LANGUAGE),
+    **dict.fromkeys(("test_list_contexts", "test_list_contexts_secure_traffic"), _LANGUAGE),
+}
+
+
+def _interpreter_suite(place: Place) -> list[str]:
+    ini, tests = place.in_checkout("python/pytest.ini"), Path(place.in_checkout("python/tests"))
+    # Tests of these have the names of those for Python and bash.
+    files = [f"{flavour}/env_vars/test_{each}.py" for flavour in ("sync", "async") for each in ("java", "js", "r")]
+    left_out = [f"--ignore={tests / each}" for each in files]
+    return place.pytest("-c", ini, "--rootdir", str(tests), "-n", "2", "--timeout", "120", *left_out, str(tests))
+
+
+def _interpreter_smoke(place: Place) -> list[str]:
+    return place.pytest(
+        "-c", "/dev/null", "--confcutdir", str(_HERE), "--rootdir", str(_HERE), str(_HERE / "e2b_interpreter_smoke.py")
+    )
+
+
+def _interpreter_env(place: Place) -> Mapping[str, str]:
+    # In the checkout there is a folder with the name of the package.
+    return {**env(place), "PYTHONSAFEPATH": "1"}
+
+
+_INTERPRETER = (
+    Suite(
+        "e2b-code-interpreter",
+        "the code interpreter of E2B, synchronous and asynchronous",
+        ("e2b-code-interpreter==2.9.1", "e2b==2.45.1", *_PYTEST, "pytest-asyncio==1.5.0", "pytest-xdist==3.8.0", "python-dotenv"),
+        _interpreter_suite,
+        tests=100,
+        checkout=Checkout("https://github.com/e2b-dev/code-interpreter", "7df1757bfd5baa037f909ce97c2dbe014da973c0"),
+        service=(),
+        env=_interpreter_env,
+        exceptions=_INTERPRETER_EXCEPTIONS,
+        minutes=40,
+    ),
+    Suite(
+        "e2b-code-interpreter-2.11.5",
+        "the same in version 2.11.5, with a few tests of ours",
+        ("e2b-code-interpreter==2.11.5", *_PYTEST),
+        _interpreter_smoke,
+        tests=8,
+        service=(),
+        env=env,
+    ),
+)
+
 SUITES = (
+    *_INTERPRETER,
     Suite(
         "e2b",
         "the SDK of E2B, synchronous and asynchronous",

@@ -145,10 +145,9 @@ async def connect(house: House, live: LiveSandbox, port: int) -> PortStream:
                 raise UnreachableError("the sandbox has ended")
             return await found.open_stream(READ_BYTES)
         except UnreachableError as error:
-            if error.why == NO_SERVER and not begun and interpreter.is_interpreter(live.record, port):
-                begun = True
+            if error.why == NO_SERVER and interpreter.is_interpreter(live.record, port):
+                until, begun = (until, True) if begun else (time.monotonic() + interpreter.START_SECONDS, True)
                 await interpreter.start(house, live)
-                until = time.monotonic() + interpreter.START_SECONDS
             if error.why == NO_SERVER and time.monotonic() < until:
                 await asyncio.sleep(WOKEN_WAIT_SECONDS)
                 continue

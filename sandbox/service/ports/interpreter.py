@@ -30,6 +30,8 @@ PROGRAM = "/opt/gamebox-interpreter/server.py"
 TOKEN_HEADER = "x-access-token"  # noqa: S105  # a name
 # It listens 0.1 s after its start, and on a host under load some seconds after it. One that was killed is started again.
 START_SECONDS = 30.0
+# As often at most. A second one that was started too early finds the port taken, and ends.
+AGAIN_SECONDS = 3.0
 CHECK_SECONDS = 20.0
 _IS_THERE = ("/bin/sh", "-c", 'test -f "$1"', "sh")
 _TOKEN = re.compile(SANDBOX_TOKEN + r"([a-z][a-z0-9]{0,40})_([0-9a-z]{1,40})_[A-Za-z0-9_-]{43}")
@@ -90,7 +92,7 @@ async def start(house: House, live: LiveSandbox, *, is_there: bool = False) -> N
     async with found.lock:
         if found.missing:
             raise _missing()
-        if time.monotonic() < found.at + START_SECONDS:
+        if time.monotonic() < found.at + AGAIN_SECONDS:
             return
         if not is_there:
             await _look(house, live, found)
