@@ -80,13 +80,13 @@ def test_smolagents() -> None:
 
 
 def test_harbor(tmp_path: Path) -> None:
-    """Harbor's oracle solves a task, and the task's own test says that it did."""
+    """Harbor builds a template from the task's Dockerfile; its oracle solves the task, and the task's own test says that it did."""
     task = tmp_path / "sum"
     files = {
         "task.toml": 'version = "1.0"\n[verifier]\ntimeout_sec = 120.0\n[agent]\ntimeout_sec = 120.0\n',
         "instruction.md": "Write the sum of the numbers from 1 to 10 into /home/user/sum.txt.\n",
-        "environment/Dockerfile": "FROM gamebox/e2b\nWORKDIR /home/user\n",
-        "solution/solve.sh": "#!/bin/sh\nseq 10 | awk '{s += $1} END {print s}' > /home/user/sum.txt\nid -un\n",
+        "environment/Dockerfile": "FROM gamebox/e2b\nWORKDIR /home/user\nRUN seq 10 > numbers.txt\n",
+        "solution/solve.sh": "#!/bin/sh\nawk '{s += $1} END {print s}' /home/user/numbers.txt > /home/user/sum.txt\nid -un\n",
         "tests/test.sh": '#!/bin/sh\ngrep -cx 55 /home/user/sum.txt > /logs/verifier/reward.txt\n',
     }
     for name, text in files.items():
@@ -94,8 +94,8 @@ def test_harbor(tmp_path: Path) -> None:
         (task / name).write_text(text)
         (task / name).chmod(0o755)
     command = [str(Path(sys.executable).with_name("harbor")), "run", "--path", str(task), "--agent", "oracle", "--yes"]
-    command += ["--env", "harbor_environment:GameboxEnvironment", "--jobs-dir", str(tmp_path / "jobs")]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "docs/examples"), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    command += ["--env", "e2b", "--jobs-dir", str(tmp_path / "jobs")]
+    env = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     (log,) = tmp_path.glob("jobs/*/sum__*/trial.log")
     assert done.returncode == 0, done.stdout

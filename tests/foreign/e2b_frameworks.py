@@ -38,5 +38,10 @@ SUITES = (
     ),
     _suite("langchain-e2b", "deepagents over E2B's protocol, the lines of its page with a test model", "langchain-e2b==0.0.6"),
     _suite("smolagents", "smolagents over E2B's protocol, the lines of its page with a test model", "smolagents[e2b]==1.26.0"),
-    _suite("harbor", "Harbor over E2B's protocol, a task with its oracle", "harbor[e2b]==0.24.0", python="python3.12"),
+    _suite(
+        "harbor",
+        "Harbor over E2B's protocol, a task from whose Dockerfile it builds a template, with its oracle",
+        "harbor[e2b]==0.24.0",
+        python="python3.12",
+    ),
 )
