@@ -14,7 +14,7 @@ _PYTEST = ("pytest==9.2.0", "pytest-timeout==2.4.0")
 _TESTS = "packages/python-sdk/tests"
 
 _INTERNET = "it needs the internet: it asks servers of others"
-_KERNEL = "it tells a fresh start by the boot id of the kernel, which the containers of a host share"
+_KERNEL = "a pause without a snapshot of the memory works, but it is told by a new boot id of the kernel, which containers share"
 _TEMPLATE = "it needs a template that E2B hosts for its tests: httpbin"
 _CUT = "the client is newer than the suite: its library for HTTP reports a connection that was cut in another way"
 EXCEPTIONS: dict[str, str] = {
@@ -135,7 +135,7 @@ SUITES = (
         "the SDK of E2B, synchronous and asynchronous",
         ("e2b==2.45.1", *_PYTEST, "pytest-asyncio==1.5.0", "pytest-xdist==3.8.0", "python-dotenv"),
         _suite,
-        tests=350,
+        tests=357,
         checkout=Checkout("https://github.com/e2b-dev/E2B", "b8029973aa7da5f741f7bb1a9f833b38a0885438"),
         service=("--tls-local",),
         domain=DOMAIN,
