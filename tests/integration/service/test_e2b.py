@@ -212,9 +212,16 @@ def test_signed_urls(client: Client) -> None:
     assert get(int(time.time()) + 60, "other").status_code == 401
 
 
-def test_commands_are_known_after_a_restart(place: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def mortal(place: Path, tmp_path: Path) -> Iterator[ServiceProcess]:
+    """A service that can be killed."""
+    made = ServiceProcess(tmp_path / "data", "--stop-all").start()
+    yield made
+    made.stop()
+
+
+def test_commands_are_known_after_a_restart(mortal: ServiceProcess) -> None:
     """Also what they print and how they have ended."""
-    mortal = ServiceProcess(tmp_path / "data", "--stop-all").start()
     with httpx.Client(base_url=mortal.url, timeout=60, trust_env=False) as http:
         made = Client(http, mortal.key, {})
         made.made = made.api("POST", "/v2/sandboxes", {"templateID": "base", "timeout": 300}).json()
@@ -246,7 +253,6 @@ def test_commands_are_known_after_a_restart(place: Path, tmp_path: Path) -> None
         assert printed[-2]["end"]["exitCode"] == 4
         assert made.call("process.Process/List") == {"processes": []}
         assert made.api("DELETE", f"/sandboxes/{made.id}").status_code == 204
-    mortal.stop()
 
 
 def test_ports(client: Client) -> None:
