@@ -229,9 +229,10 @@ async def serve(listener: socket.socket) -> None:
     server = HTTPServer(app, max_body_size=MOST_BODY_BYTES, max_buffer_size=MOST_BODY_BYTES + (1 << 20))
     server.add_socket(listener)
     copy_fonts()
-    await asyncio.sleep(0.05)  # who waits already is answered first
-    # The kernel that nearly every client asks for first.
-    warm = asyncio.create_task(contexts.default("python").ready())
+    # The kernel that nearly every client asks for first; its context is there before any other.
+    first = contexts.default("python")
+    await asyncio.sleep(0.05)  # who waits already is answered before its libraries are imported
+    warm = asyncio.create_task(first.ready())
     await asyncio.wait([warm])
     if (problem := warm.exception()) is not None:
         print(f"the first kernel: {problem}", file=sys.stderr)
