@@ -38,6 +38,12 @@ def _suite(place: Place) -> list[str]:
     return place.pytest("-c", ini, "-n", "2", "--timeout", "90", *(place.in_checkout(f"{_TESTS}/{each}") for each in folders))
 
 
+def _templates(place: Place) -> list[str]:
+    ini = place.in_checkout("packages/python-sdk/pytest.ini")
+    folders = ("sync/template_sync", "async/template_async", "shared/template")
+    return place.pytest("-c", ini, "-n", "2", "--timeout", "200", *(place.in_checkout(f"{_TESTS}/{each}") for each in folders))
+
+
 def _smoke(place: Place) -> list[str]:
     return place.pytest("-c", "/dev/null", "--confcutdir", str(_HERE), "--rootdir", str(_HERE), str(_HERE / "e2b_smoke.py"))
 
@@ -142,6 +148,16 @@ SUITES = (
         env=_with_names,
         exceptions=EXCEPTIONS,
         minutes=30,
+    ),
+    Suite(
+        "e2b-templates",
+        "templates of the SDK of E2B; ubuntu:22.04 of the suite is gamebox/e2b",
+        ("e2b==2.45.1", *_PYTEST, "pytest-asyncio==1.5.0", "pytest-xdist==3.8.0", "python-dotenv"),
+        _templates,
+        tests=231,
+        checkout=Checkout("https://github.com/e2b-dev/E2B", "b8029973aa7da5f741f7bb1a9f833b38a0885438"),
+        service=("--config", str(_HERE / "e2b_templates.toml")),
+        env=env,
     ),
     *(_smoke_suite(version) for version in ("2.31.0", "2.51.0", "2.63.0")),
     _node_suite("e2b-node", "the SDK of E2B for JavaScript, with a few tests of ours", "localhost", (), _node_env),
