@@ -87,7 +87,7 @@ class StepSandbox:
             "mode": step.mode,
         }
         answer = self._program(request, seconds)
-        self._log.say(f"{answer['files']} files, {answer['bytes']} bytes")
+        self._log.say(f"files: {answer['files']}, bytes: {answer['bytes']}")
 
     def run(self, step: Run, shell: tuple[str, ...], configuration: Configuration, seconds: float) -> None:
         """Run a command and report its output. Raises StepFailedError and SandboxError."""

@@ -18,10 +18,7 @@ from tests.servers.gamebox_service import ServiceProcess
 
 from .api import SMALL, Api
 
-pytestmark = [
-    *(pytest.mark.engine, pytest.mark.usefixtures("engine")),
-    pytest.mark.skip(reason="builds were not seen to end on the engine of the tests yet"),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 MEMORY_MB = 128
 QUOTA = {"templates": 2, "template_upload_bytes": 4000, "template_builds": 1}
 
@@ -107,7 +104,7 @@ def test_a_template_is_built_and_started_and_is_nobody_elses(tenants: list[Tenan
     assert owner.ask("GET", f"/templates/{ids[0]}/files/{digest}", status=201)["present"] is True
 
     steps = [copy, {"type": "ENV", "args": ["COLOUR", "red"]}, run("cat /srv/greeting; echo $COLOUR > /srv/colour")]
-    owner.start(ids, *steps, {"type": "WORKDIR", "args": ["/srv"]}, startCmd="touch /tmp/started", readyCmd="[ -f /tmp/started ]")
+    owner.start(ids, *steps, {"type": "WORKDIR", "args": ["/srv"]}, startCmd="touch /home/user/started", readyCmd="[ -f /home/user/started ]")
     assert owner.ended(ids)["status"] == "ready", owner.status(ids)
     messages = [each["message"] for each in owner.status(ids)["logEntries"]]
     assert "hello" in messages
@@ -123,9 +120,9 @@ def test_a_template_is_built_and_started_and_is_nobody_elses(tenants: list[Tenan
     made = owner.ask("POST", "/v2/sandboxes", {"templateID": "app", "timeout": 100}, 201)
     try:
         token = {"X-Access-Token": made["envdAccessToken"]}
-        paths = ("/srv/colour", "/tmp/started")
+        paths = ("/srv/colour", "/home/user/started")
         files = {path: owner.http.get("/files", params={"path": path}, headers=token).text for path in paths}
-        assert files == {"/srv/colour": "red\n", "/tmp/started": ""}
+        assert files == {"/srv/colour": "red\n", "/home/user/started": ""}
         assert (made["templateID"], made["alias"]) == (ids[0], "app")
         image = owner.ask("GET", f"/v1/sandboxes/{made['sandboxID']}")["image"]
     finally:

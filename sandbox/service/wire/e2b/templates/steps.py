@@ -19,8 +19,8 @@ from .bodies import StartBuild, Step
 
 # Images have this user where the sandbox's processes are its own: where it is missing, it is made.
 _MAKE_USER = (
-    f"grep -q '^{USER}:' /etc/group || echo '{USER}:x:1000:' >> /etc/group; "
-    f"grep -q '^{USER}:' /etc/passwd || echo '{USER}:x:1000:1000::{HOME}:/bin/sh' >> /etc/passwd; "
+    f"grep -qs '^{USER}:' /etc/group || echo '{USER}:x:1000:' >> /etc/group; "
+    f"grep -qs '^{USER}:' /etc/passwd || echo '{USER}:x:1000:1000::{HOME}:/bin/sh' >> /etc/passwd; "
     f"mkdir -p {HOME} && chown 1000:1000 {HOME}"
 )
 # As E2B runs them; images without bash have at least this.
