@@ -44,7 +44,7 @@ def test_a_sandbox_says_how_long_it_lives(api: Api) -> None:
         assert re.fullmatch(r"[a-z][a-z0-9]{19}", ident)
         assert (made["state"], made["time_to_live_seconds"], made["idle_seconds"]) == ("running", 3600, 900)
         assert made["limits"]["memory_bytes"] == SMALL["memory_bytes"]
-        assert made["network"] == {"mode": "none", "rules": [], "denied": []}
+        assert made["network"] == {"mode": "none", "rules": [], "denied": [], "exempt": []}
         assert made["metadata"] == {"job": "7"}
         found = api.call("GET", f"/sandboxes/{ident}")
         assert {name: found[name] for name in made if name != "description"} == {
