@@ -125,18 +125,18 @@ class Kills:
 
     # --- the end ------------------------------------------------------------------
     def _compare(self, clients: list[Client]) -> None:
-        asker = Client(-1, self._rng, self.journal, self._service.url, self._service.key, IMAGE)
-        for client in clients:
-            for box in list(client.known):
-                self._noting(lambda box=box: asker.finish(box))
-        expected = sorted(box.id for client in clients for box in client.known)
-        self._noting(lambda: self._compare_listed(asker, expected))
-        self._noting(lambda: self._compare_engine(expected))
-        self._noting(lambda: self._compare_files(expected))
-        for ident in expected:
-            asker.ask("DELETE", f"/sandboxes/{ident}")
-        self._noting(lambda: self._compare_quota(asker))
-        self._noting(self._compare_remains)
+        with closing(Client(-1, self._rng, self.journal, self._service.url, self._service.key, IMAGE)) as asker:
+            for client in clients:
+                for box in list(client.known):
+                    self._noting(lambda box=box: asker.finish(box))
+            expected = sorted(box.id for client in clients for box in client.known)
+            self._noting(lambda: self._compare_listed(asker, expected))
+            self._noting(lambda: self._compare_engine(expected))
+            self._noting(lambda: self._compare_files(expected))
+            for ident in expected:
+                asker.ask("DELETE", f"/sandboxes/{ident}")
+            self._noting(lambda: self._compare_quota(asker))
+            self._noting(self._compare_remains)
 
     def _noting(self, compare: Any) -> None:
         try:

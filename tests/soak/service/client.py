@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from random import Random
 from typing import Any
 
@@ -48,21 +48,25 @@ class Client:
         self._http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60, trust_env=False)
         self._count = 0
 
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
     def _work(self) -> None:
         """Act until it is told to stop."""
-        while not self.stop.is_set():
-            action = self._chosen()
-            name = action.__name__.lstrip("_")
-            try:
-                action()
-                self._journal.acted(name)
-            except WrongError as error:
-                self._journal.note(f"{self.name}, {name}: {error}")
-                return
-            except Exception:  # noqa: BLE001
-                self._journal.note(f"{self.name}, {name}: {traceback.format_exc()[-1500:]}")
-                return
-        self._http.close()
+        with closing(self):
+            while not self.stop.is_set():
+                action = self._chosen()
+                name = action.__name__.lstrip("_")
+                try:
+                    action()
+                    self._journal.acted(name)
+                except WrongError as error:
+                    self._journal.note(f"{self.name}, {name}: {error}")
+                    return
+                except Exception:  # noqa: BLE001
+                    self._journal.note(f"{self.name}, {name}: {traceback.format_exc()[-1500:]}")
+                    return
 
     def _chosen(self) -> Callable[[], None]:
         if len(self.known) < MOST_SANDBOXES and (not self.known or self._rng.random() < 0.3):
