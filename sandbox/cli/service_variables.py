@@ -32,11 +32,11 @@ def print_variables(client: str, settings: Settings) -> None:
     sys.stdout.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in found.items())
     if key not in found:
         why = f"the service has made no key in {settings.data} yet"
-        sys.stderr.write(f"{key} is missing: {why}. Start it, or set a key of yours.\n")
+        sys.stderr.write(f"{key} is missing: {why}. Start it, or set a key of your own.\n")
     if settings.tls_local and not local_tls(settings.data).authority.exists():
         sys.stderr.write(f"The service has made no certificate in {settings.data} yet. Start it.\n")
     if missing is not None:
-        what = "get_host() answers names that this host does not find"
+        what = "get_host() returns names that this host cannot find"
         sys.stderr.write(f"{missing} does not resolve, so {what}. {resolving_hint(settings.domain)}\n")
 
 

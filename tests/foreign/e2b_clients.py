@@ -14,7 +14,7 @@ _PYTEST = ("pytest==9.2.0", "pytest-timeout==2.4.0")
 _TESTS = "packages/python-sdk/tests"
 
 _INTERNET = "it needs the internet: it asks servers of others"
-_KERNEL = "a pause without a snapshot of the memory works, but it is told by a new boot id of the kernel, which containers share"
+_KERNEL = "a pause without a snapshot of memory works, but the suite expects a new boot id of the kernel, which containers share"
 _TEMPLATE = "it needs a template that E2B hosts for its tests: httpbin"
 _CUT = "the client is newer than the suite: its library for HTTP reports a connection that was cut in another way"
 EXCEPTIONS: dict[str, str] = {

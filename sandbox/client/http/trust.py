@@ -25,7 +25,7 @@ def trust_of(url: str, ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext
         try:
             context.load_verify_locations(path)
         except (OSError, ValueError) as error:
-            why = "has no certificate in PEM" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or str(error)
+            why = "no certificate in PEM" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None) or str(error)
             raise SandboxError(
                 ErrorCode.invalid_configuration,
                 f"The file of authorities {os.fspath(path)} cannot be used: {why}.",

@@ -346,7 +346,7 @@ class Build:
         raise SandboxError(
             ErrorCode.capacity,
             f"The steps up to {self._log.step} {problem}.",
-            "Remove in the same step what the image does not need, as caches of package managers.",
+            "Remove in the same step what the image does not need, such as caches of package managers.",
             result=self._result(None),
         )
 

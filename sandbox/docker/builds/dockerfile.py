@@ -259,7 +259,7 @@ def _pairs(name: str, text: str) -> list[tuple[str, str]]:
     for word in _words(text):
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise invalid(f"{name} has {word[:80]!r}, which is no NAME=VALUE.", "Write NAME=VALUE, in quotes if it has spaces.")
+            raise invalid(f"{name} has {word[:80]!r}, which is not NAME=VALUE.", "Write NAME=VALUE, in quotes if it has spaces.")
         pairs.append((key, value))
     return pairs
 

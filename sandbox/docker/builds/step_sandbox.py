@@ -108,7 +108,7 @@ class StepSandbox:
         if result.exit_code != 0:
             raise self._failed("its command", result, _hint_for(result.exit_code))
         if result.left_running:
-            self._log.say(f"ending {result.left_running} processes that the step left running: an image has none", "warn")
+            self._log.say(f"ending {result.left_running} processes that the step left running: an image has no processes", "warn")
             self.env.kill(result.id)
 
     def poll(self, command: str, shell: tuple[str, ...], configuration: Configuration, seconds: float) -> int | None:

@@ -112,7 +112,7 @@ class User:
     def __post_init__(self) -> None:
         _check_texts("USER", self.name)
         if not self.name:
-            raise invalid("USER has no name.", "Name a user of the image, as in root.")
+            raise invalid("USER has no name.", "Name a user of the image, such as root.")
 
     def __str__(self) -> str:
         return f"USER {self.name}"
@@ -146,7 +146,7 @@ class Plan:
         texts = (self.base, self.start_command, self.ready_command, *(self.entrypoint or ()), *(self.command or ()), *self.shell)
         _check_texts("The plan", *texts, *(value for _, value in self.labels))
         if not self.base.strip():
-            raise invalid("The plan has no base image.", "Name one, as in gamebox/base.")
+            raise invalid("The plan has no base image.", "Name one, such as gamebox/base.")
         if not self.shell:
             raise invalid("The plan has an empty shell.", 'Give program and options, as in ("/bin/sh", "-c").')
         for name, _ in self.labels:
@@ -154,7 +154,7 @@ class Plan:
                 raise invalid(f"An image cannot have the label {value_text(name)}.", f"{_OWN_LABELS} is for Gamebox itself.")
         for port in self.ports:
             if not _PORT.fullmatch(port):
-                raise invalid(f"{value_text(port)} is not a port.", "Give one as in 8080 or 53/udp.")
+                raise invalid(f"{value_text(port)} is not a port.", "Give one such as 8080 or 53/udp.")
 
 
 def invalid(message: str, hint: str = "") -> SandboxError:

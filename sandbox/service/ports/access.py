@@ -172,7 +172,7 @@ async def _woken(house: House, live: LiveSandbox, port: int) -> bool:
             503,
             ProblemCode.port_failed,
             "The sandbox is paused, and could not be woken.",
-            f"Try again in {AGAIN_SECONDS:g} s. Its owner is answered the reason: POST /v1/sandboxes/{live.record.id}/resume.",
+            f"Try again in {AGAIN_SECONDS:g} s. Its owner learns the reason from POST /v1/sandboxes/{live.record.id}/resume.",
             retryable=True,
             headers={"Retry-After": f"{AGAIN_SECONDS:g}"},
         ) from error

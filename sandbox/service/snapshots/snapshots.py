@@ -118,7 +118,7 @@ class Snapshots:
         self._tenants.active(tenant)
         if len(self.of(tenant)) >= MOST_OF_TENANT:
             hint = "Delete some that are not needed any more."
-            raise Problem(429, ProblemCode.quota_exceeded, f"There are already {MOST_OF_TENANT} snapshots, the most.", hint)
+            raise Problem(429, ProblemCode.quota_exceeded, f"There are already {MOST_OF_TENANT} snapshots, the limit.", hint)
         environment = await live.ready()
         record = SnapshotRecord(
             id=ident,
@@ -225,7 +225,9 @@ class Snapshots:
             await self.delete(record)
             await self._clear(replace(record, deleting=True))
             if record.id in self._known:
-                raise SandboxError(ErrorCode.engine_unavailable, f"The snapshot {record.id} is still in use.", "It is tried again.")
+                raise SandboxError(
+                    ErrorCode.engine_unavailable, f"The snapshot {record.id} is still in use.", "The service tries again."
+                )
 
     def _forget_soon(self, record: SnapshotRecord) -> None:
         self._known[record.id] = record

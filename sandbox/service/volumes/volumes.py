@@ -220,7 +220,9 @@ class Volumes:
         for record in [each for each in self._known.values() if each.tenant == tenant]:
             await self._clear(record)
             if record.id in self._known:
-                raise SandboxError(ErrorCode.engine_unavailable, f"The volume {record.id} is still in use.", "It is tried again.")
+                raise SandboxError(
+                    ErrorCode.engine_unavailable, f"The volume {record.id} is still in use.", "The service tries again."
+                )
 
     async def _clear(self, record: VolumeRecord) -> None:
         if await self._workers.in_engine(lambda: engine.remove(record.id), record.tenant):

@@ -93,7 +93,7 @@ async def _check_image(house: House, caller: Caller, image: str) -> None:
         raise Problem(
             404,
             ErrorCode.image_not_found,
-            f"The image {image} of this template was not made on this host yet.",
+            f"The image {image} of this template has not been made on this host yet.",
             "The operator of the service makes it with: gamebox setup --code-interpreter",
         )
 
@@ -234,7 +234,7 @@ async def set_network(request: Request, caller: Manager, sandbox_id: str) -> Res
     body: bodies.NetworkConfig = bodies.read(bodies.NetworkConfig, await body_of(request, BODY_BYTES))
     live = sandbox_of(house, caller, sandbox_id)
     if body.mask_request_host is not None:
-        raise bodies.refused("maskRequestHost of a sandbox that is there", "Give it when you create one.")
+        raise bodies.refused("maskRequestHost of an existing sandbox", "Give it when you create one.")
     network = body.body(house.tenants.active(caller.tenant).ceiling)
     await house.fleet.changes.update(live, UpdateSandbox.model_validate({"network": network}))
     options = options_of(live.record) or {}

@@ -90,7 +90,7 @@ class RootPaths:
                 problem = Problem(
                     401,
                     ProblemCode.unauthorized,
-                    f"The host names no sandbox, and the auth_token is not that of one: make one (POST {ROOT}/ID/token), "
+                    f"The host names no sandbox, and the auth_token is not the token of one: make a token (POST {ROOT}/ID/token), "
                     f"or give the host URL{ROOT}/ID with a key as the auth_token.",
                     "docs/how-to/integrations/swe-rex.md has the lines to copy.",
                 )

@@ -69,7 +69,7 @@ def _opened(house: House, request: Request, token: str) -> tuple[Caller, str]:
         except Problem as problem:
             if problem.status == 429:
                 raise
-        detail = "This address for an upload is not valid, or not any more."
+        detail = "This upload address is invalid or has expired."
         raise Problem(401, ProblemCode.unauthorized, detail, "Ask for another one: GET /templates/{templateID}/files/{hash}.")
     return caller, found[3]
 
