@@ -142,6 +142,6 @@ def find_profile(name: str | Profile) -> Profile:
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"There is no profile {name!r}.",
-            f"Use one of: {', '.join(_PROFILES)}.",
+            f"Use one of: {', '.join(each for each in _PROFILES if each != VOLUME.name)}.",
         )
     return found

@@ -104,7 +104,7 @@ def test_a_template_is_built_and_started_and_is_nobody_elses(tenants: list[Tenan
     assert owner.ask("GET", f"/templates/{ids[0]}/files/{digest}", status=201)["present"] is True
 
     steps = [copy, {"type": "ENV", "args": ["COLOUR", "red"]}, run("cat /srv/greeting; echo $COLOUR > /srv/colour")]
-    owner.start(ids, *steps, {"type": "WORKDIR", "args": ["/srv"]}, startCmd="touch /home/user/started", readyCmd="[ -f /home/user/started ]")
+    owner.start(ids, *steps, {"type": "WORKDIR", "args": ["/srv"]}, startCmd="touch ~/started", readyCmd="test -f ~/started")
     assert owner.ended(ids)["status"] == "ready", owner.status(ids)
     messages = [each["message"] for each in owner.status(ids)["logEntries"]]
     assert "hello" in messages
