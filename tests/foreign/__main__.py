@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .page import PAGE, page, record
+from .page import E2B_PAGE, PAGE, e2b_page, page, record
 from .running import CheckoutError, Outcome, check_names, checkout_of, run
 from .suites import SUITES
 from .venvs import VenvError
@@ -22,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code."""
     parser = argparse.ArgumentParser("python -m tests.foreign", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="SUITE", help=" ".join(suite.name for suite in SUITES))
-    parser.add_argument("--write", action="store_true", help="record the results and write docs/foreign.md")
+    what = "record the results, and write docs/foreign.md and the table of docs/e2b.md"
+    parser.add_argument("--write", action="store_true", help=what)
     options = parser.parse_args(argv)
     unknown = sorted(set(options.names) - {suite.name for suite in SUITES})
     if unknown:
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.write:
             record(outcome)
             PAGE.write_text(page(SUITES), encoding="utf-8")
+            E2B_PAGE.write_text(e2b_page(), encoding="utf-8")
     return 0 if good else 1
 
 

@@ -14,6 +14,9 @@ from .suite import Suite
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("results.json")
 PAGE = ROOT / "docs/foreign.md"
+E2B_PAGE = ROOT / "docs/e2b.md"
+E2B_SUITES = ("e2b", "e2b-templates", "e2b-code-interpreter")
+_BEGIN, _END = "<!-- written by make foreign -->\n", "<!-- until here -->\n"
 _HEAD = """\
 # Suites of others that Gamebox passes
 
@@ -34,6 +37,7 @@ def record(outcome: Outcome) -> None:
         "passed": outcome.passed,
         "skipped": outcome.skipped,
         "failed": sorted(outcome.failed),
+        "parts": outcome.parts,
         "date": datetime.now(UTC).date().isoformat(),
     }
     RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
@@ -62,3 +66,17 @@ def page(suites: Iterable[Suite]) -> str:
     if reasons:
         reasons.insert(0, "\n## Tests that may fail, and why\n\n")
     return _HEAD + "".join(rows) + "".join(reasons)
+
+
+def e2b_page() -> str:
+    """Return docs/e2b.md with the table of what passes, by the parts of E2B's suites."""
+    results: dict[str, Any] = json.loads(RESULTS.read_text())
+    rows = ["| part of the suite | tests that pass | client |\n|---|---|---|\n"]
+    for suite in E2B_SUITES:
+        result = results.get(suite, {})
+        rows += [
+            f"| {part} | {passed} of {ran} | {result['version']}, {result['date']} |\n"
+            for part, (passed, ran) in sorted(result.get("parts", {}).items())
+        ]
+    before, _, after = E2B_PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+    return before + _BEGIN + "".join(rows) + _END + after.partition(_END)[2]

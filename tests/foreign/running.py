@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,10 @@ class CheckoutError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a suite. ``failed`` are the names of tests; ``excused`` those of them that may fail."""
+    """What came of a suite. ``failed`` are the names of tests; ``excused`` those of them that may fail.
+
+    ``parts`` are the folders and files of the suite, with how many tests of each passed, and how many passed or failed.
+    """
 
     suite: str
     version: str
@@ -35,6 +40,7 @@ class Outcome:
     excused: tuple[str, ...]
     wanted: int
     log: str
+    parts: Mapping[str, tuple[int, int]]
 
     @property
     def good(self) -> bool:
@@ -97,14 +103,25 @@ def run(suite: Suite, folder: Path) -> Outcome:
 
 
 def _read_report(suite: Suite, version: str, report: Path, log: str) -> Outcome:
-    passed, skipped, failed = 0, 0, []
+    passed, skipped, failed, parts = 0, 0, [], dict[str, tuple[int, int]]()
     for case in ET.parse(report).iter("testcase") if report.exists() else ():
-        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        module = case.get("classname", "")
+        name = f"{module.rpartition('.')[2]}::{case.get('name')}"
         if case.find("failure") is not None or case.find("error") is not None:
             failed.append(name)
         elif case.find("skipped") is not None:
             skipped += 1
+            continue
         else:
             passed += 1
+        good, ran = parts.get(part := part_of(module), (0, 0))
+        parts[part] = (good + (name not in failed[-1:]), ran + 1)
     excused = tuple(name for name in failed if name in suite.exceptions or name.partition("::")[2] in suite.exceptions)
-    return Outcome(suite.name, version, passed, skipped, tuple(failed), excused, suite.tests, log)
+    return Outcome(suite.name, version, passed, skipped, tuple(failed), excused, suite.tests, log, parts)
+
+
+def part_of(module: str) -> str:
+    """Return what a module of E2B's suites is about: "sandbox: files", of tests.sync.sandbox_sync.files.test_read."""
+    names = [re.sub("^test_|_(a?sync)$", "", each) for each in module.split(".")]
+    names = [each for each in names if each not in ("tests", "sync", "async", "shared")]
+    return ": ".join(names[:2])
