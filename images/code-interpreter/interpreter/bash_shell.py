@@ -18,6 +18,8 @@ CELLS, STATUS = 198, 199
 START_SECONDS = 30.0
 # What programs print that still run after their cell is in the output of the next one.
 MOST_KEPT = 64 << 10
+# An interrupt is sent so often, and so far apart, while the cell goes on.
+MOST_INTERRUPTS, AGAIN_SECONDS = 10, 0.5
 _READ_BYTES = 64 << 10
 _MOST_STATUS = 256
 
@@ -170,10 +172,18 @@ class BashShell:
 
     def interrupt(self) -> None:
         """Interrupt the cell, with the programs that it runs."""
+        self._interrupt(self._serial, MOST_INTERRUPTS)
+
+    def _interrupt(self, serial: int, left: int) -> None:
+        """Send the signal, and again while the cell goes on: a program that bash was just about to start loses it."""
+        if not left or serial != self._serial or self._ended is None or self._ended.done():
+            return
         self._signal(signal.SIGINT)
-        # After it bash reads its next line, unless the cell had just ended: then this comes too late to count.
+        # After it bash reads its next line, unless the cell had just ended: then this comes too late to count. The first line is
+        # only read; for what bash has started by then it waits before the second one.
         with contextlib.suppress(OSError):
-            os.write(self._in, f"printf '%s 130\\0' {self._serial} >&{STATUS}\n".encode())
+            os.write(self._in, f":\nprintf '%s 130\\0' {serial} >&{STATUS}\n".encode())
+        asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._interrupt, serial, left - 1)
 
     async def stop(self) -> None:
         """End it, with what it has started and not detached."""
