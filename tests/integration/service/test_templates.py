@@ -20,7 +20,7 @@ from .api import SMALL, Api
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 MEMORY_MB = 128
-QUOTA = {"templates": 2, "template_upload_bytes": 4000, "template_builds": 1}
+QUOTA = {"templates": 2, "template_upload_bytes": 10_000, "template_builds": 1}
 
 
 @dataclass
@@ -97,7 +97,7 @@ def test_a_template_is_built_and_started_and_is_nobody_elses(tenants: list[Tenan
     assert owner.http.put(place["url"][:-1] + "!", content=data).status_code == 401
     assert owner.http.put(place["url"].replace(digest, "0" * 64), content=data).status_code == 401
     assert owner.http.put(place["url"], content=b"no tar").status_code == 400
-    assert owner.http.put(place["url"], content=data + bytes(4000)).json()["error_code"] == "quota_exceeded"
+    assert owner.http.put(place["url"], content=data + bytes(10_000)).json()["error_code"] == "quota_exceeded"
     assert owner.ask("GET", f"/templates/{ids[0]}/files/{digest}", status=201)["present"] is False
     assert owner.http.put(place["url"], content=data).status_code == 200
     assert owner.http.put(place["url"], content=data).status_code == 200, "again"
