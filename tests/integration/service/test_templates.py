@@ -155,6 +155,7 @@ def test_a_build_fails_with_its_step_and_ends_when_its_template_goes(tenants: li
     owner.start(owner.request("failing"), {"type": "MAGIC", "args": []}, status=400)
     long = owner.request("long")
     owner.start(long, run("sleep 600"))
+    owner.start(long, run("sleep 600"), status=409)
     assert owner.start(owner.request("long"), run("true"), status=429)["error_code"] == "quota_exceeded"
     owner.ask("POST", "/v3/templates", {"name": "third"}, 429)
     eventually(lambda: any("sleep 600" in each for each in owner.status(long)["logs"]))
