@@ -25,6 +25,7 @@ from sandbox.docker.builds.archives import ArchiveStore
 from sandbox.docker.builds.build import Build, BuildLimits, BuiltImage
 from sandbox.docker.builds.layers import ImageStore
 from sandbox.docker.builds.log import LogEntry
+from sandbox.docker.builds.room import Room
 from sandbox.docker.builds.steps import Copy, Env, Plan, Run, Step, User, Workdir
 from sandbox.errors import ErrorCode
 from sandbox.limits import MIB, Limits
@@ -202,8 +203,8 @@ def test_an_image_has_a_largest_size(owner: str) -> None:
     small = BuildLimits(sandbox=SMALL, image_bytes=8 * MIB)
     # For a quota, what is in the cache already does not count.
     steps = (Run("head -c 1M /dev/zero > /first"), Run("head -c 2M /dev/zero > /second"))
-    build(owner, steps[0], limits=BuildLimits(sandbox=SMALL, new_bytes=MIB))
-    over = refused(lambda: build(owner, *steps, limits=BuildLimits(sandbox=SMALL, new_bytes=MIB)))
+    build(owner, steps[0], limits=BuildLimits(sandbox=SMALL, room=Room(MIB)))
+    over = refused(lambda: build(owner, *steps, limits=BuildLimits(sandbox=SMALL, room=Room(MIB))))
     assert (over.code, over.result["step"]) == (ErrorCode.capacity, "2")
     ImageStore(owner).remove_all()
     # The engine would write its holes as zeros.

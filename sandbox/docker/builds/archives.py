@@ -69,6 +69,18 @@ class ArchiveStore:
         finally:
             path.unlink(missing_ok=True)
 
+    def take(self, path: Path, name: str) -> int | None:
+        """Keep a file of the same file system, which is moved; return the bytes of the one before it, None if there was none."""
+        kept = self._folder / _check(name)
+        before = None
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                before = kept.lstat().st_size
+            path.rename(kept)
+        except OSError as error:
+            raise _failed(kept, error) from error
+        return before
+
     def has(self, name: str) -> bool:
         """Return whether the archive is there."""
         return (self._folder / _check(name)).is_file()
@@ -94,9 +106,9 @@ class ArchiveStore:
         except OSError as error:
             raise _failed(self._folder / name, error) from error
 
-    def bytes_used(self) -> int:
-        """Return the bytes of all archives, also of those that are arriving."""
-        return sum(status.st_size for _, status in self._files())
+    def sizes(self) -> list[int]:
+        """Return the bytes of each archive, also of those that are arriving."""
+        return [status.st_size for _, status in self._files()]
 
     def remove(self, name: str) -> None:
         """Remove an archive; a missing one is fine."""

@@ -28,6 +28,7 @@ from .configuration import Configuration, MakeFolders, expand_copy, final_key, l
 from .engine_images import Image
 from .log import BuildLog, LogEntry
 from .names import check_name
+from .room import Room
 from .step_sandbox import StepFailedError, StepSandbox, Surroundings, step_sandbox
 from .steps import Copy, Env, Plan, Run, User, Workdir, invalid
 
@@ -43,9 +44,9 @@ BASE, FINALIZE = "base", "finalize"
 class BuildLimits:
     """Limits of one build. ``sandbox`` are those of each step's sandbox; its ``disk_bytes`` bounds what one step may write.
 
-    ``image_bytes`` bounds what all layers together add to the base, and ``new_bytes`` those that are not in the cache already, for
-    quotas; None means no such limit. ``log_bytes`` bounds the text that is reported, ``ready_seconds`` how long a start command
-    may take to be ready.
+    ``image_bytes`` bounds what all layers together add to the base. ``room`` bounds those that are not in the cache already, for
+    quotas: builds at once may share it; None means no such limit. ``log_bytes`` bounds the text that is reported, ``ready_seconds``
+    how long a start command may take to be ready.
     """
 
     sandbox: Limits = field(default_factory=Limits)
@@ -53,7 +54,7 @@ class BuildLimits:
     step_timeout_seconds: float = 1800.0
     ready_seconds: float = 120.0
     image_bytes: int = 10 * GIB
-    new_bytes: int | None = None
+    room: Room | None = None
     steps: int = 100
     log_bytes: int = 4 << 20
 
@@ -121,7 +122,7 @@ class Build:
         self._run_start = run_start
         self._cancel = CancelToken()
         self._deadline = 0.0
-        self._steps_run = self._steps_cached = self._new_bytes = 0
+        self._steps_run = self._steps_cached = 0
 
     def cancel(self) -> None:
         """End the build soon: ``run`` raises ``cancelled``. May be called at any time, more than once, also after its end."""
@@ -240,11 +241,10 @@ class Build:
         # What it wrote between the look at its size and the commit counts as well.
         try:
             written = engine.added_bytes(client, image, self._owner) - before
-            self._check_size(before, written)
+            self._check_size(before, written, take=True)
         except SandboxError:
             engine.untag(client, self._owner, engine.cache_tag(key))
             raise
-        self._new_bytes += written
         return image
 
     def _commit(
@@ -334,13 +334,16 @@ class Build:
                 code=ErrorCode.timeout,
             )
 
-    def _check_size(self, before: int, written: int) -> None:
-        """Raise ``capacity`` if a layer of ``written`` bytes is too much on one that has ``before`` bytes over the base."""
-        most, most_new = self._limits.image_bytes, self._limits.new_bytes
+    def _check_size(self, before: int, written: int, *, take: bool = False) -> None:
+        """Raise ``capacity`` if a layer of ``written`` bytes is too much on one that has ``before`` bytes over the base.
+
+        ``take`` takes its bytes from the room of new layers.
+        """
+        most, room = self._limits.image_bytes, self._limits.room
         if before + written > most:
             problem = f"add {size(before + written)} to the base; an image may add {size(most)}"
-        elif most_new is not None and self._new_bytes + written > most_new:
-            problem = f"add {size(self._new_bytes + written)} of new layers; {size(most_new)} are left for this build"
+        elif room is not None and not (room.take(written) if take else written <= room.left):
+            problem = f"add a new layer of {size(written)}; {size(room.left)} are left for layers"
         else:
             return
         raise SandboxError(

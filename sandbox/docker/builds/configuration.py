@@ -7,9 +7,11 @@ import hashlib
 import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from sandbox.errors import SandboxError
 
 from .steps import Copy, Env, Plan, Run, Step, User, Workdir, invalid
 
@@ -19,6 +21,10 @@ _EXPANSION = re.compile(
     r"\\(?P<escaped>[\\$])|\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?:(?P<how>:?[-+])(?P<word>[^{}]*))?\})"
 )
 _MOST_EXPANDED = 64 << 10
+# Of all variables of an image together, in characters: each program gets them, and each key of a layer has them.
+_MOST_ENV, _MOST_VARIABLES = 256 << 10, 1000
+# The kernel takes no longer path.
+_MOST_PATH = 4096
 
 
 @dataclass(frozen=True)
@@ -50,14 +56,15 @@ class Configuration:
         """Return the configuration after a step. Raises SandboxError ``invalid_arguments``."""
         match step:
             case Env():
-                values = {name: expand(value, self.env) for name, value in step.variables}
-                return dataclasses.replace(self, env={**self.env, **values})
+                return dataclasses.replace(self, env=_set(self.env, step.variables))
             case Workdir():
-                path = self.absolute(expand(step.path, self.env)).rstrip("/") or "/"
+                path = self.absolute(expand(step.path, self.env, _MOST_PATH)).rstrip("/") or "/"
+                if len(path) > _MOST_PATH:
+                    raise invalid(f"The working directory has {len(path)} characters; at most {_MOST_PATH} fit.", "Shorten it.")
                 folders = self.folders if path == "/" else (*self.folders, (path, self.user))
                 return dataclasses.replace(self, workdir=path, folders=folders)
             case User():
-                return dataclasses.replace(self, user=expand(step.name, self.env))
+                return dataclasses.replace(self, user=expand(step.name, self.env, _MOST_PATH))
         return dataclasses.replace(self, folders=())
 
     def absolute(self, path: str) -> str:
@@ -67,11 +74,39 @@ class Configuration:
         return f"{whole.rstrip('/')}/" if path.endswith(("/", "/.")) or path == "." else whole
 
 
-def expand(text: str, env: Mapping[str, str]) -> str:
+def _set(env: Mapping[str, str], variables: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the variables with further ones, whose values use those before. Raises SandboxError ``invalid_arguments``."""
+    made, chars = dict(env), sum(len(name) + len(value) for name, value in env.items())
+    for name, value in variables:
+        chars -= len(name) + len(made[name]) if name in made else 0
+        made[name] = expand(value, env)
+        chars += len(name) + len(made[name])
+        check_variables(len(made), chars)
+    return made
+
+
+def check_variables(count: int, chars: int) -> None:
+    """Raise SandboxError ``invalid_arguments`` if an image cannot have so many variables."""
+    if count > _MOST_VARIABLES:
+        raise invalid(f"There are more than {_MOST_VARIABLES} variables.", "Put values into a file and copy that.")
+    if chars > _MOST_ENV:
+        raise invalid(f"The variables have more than {_MOST_ENV} characters together.", "Put values into a file and copy that.")
+
+
+def expand(text: str, env: Mapping[str, str], most: int = _MOST_EXPANDED) -> str:
     """Return the text with $NAME, ${NAME}, ${NAME:-default} and ${NAME:+text} replaced; a backslash keeps a $.
 
-    Raises SandboxError ``invalid_arguments`` if the result is too long.
+    Raises SandboxError ``invalid_arguments`` if the result has more than ``most`` characters, before it is made.
     """
+    chars = 0
+
+    def counted(match: re.Match[str]) -> str:
+        nonlocal chars
+        found = value(match)
+        chars += len(found)
+        if chars > most:
+            raise _too_long(most)
+        return found
 
     def value(match: re.Match[str]) -> str:
         if match["escaped"]:
@@ -85,10 +120,14 @@ def expand(text: str, env: Mapping[str, str]) -> str:
             return match["word"] if there else ""
         return known or ""
 
-    expanded = _EXPANSION.sub(value, text)
-    if len(expanded) > _MOST_EXPANDED:
-        raise invalid(f"A text has {len(expanded)} characters with its variables; at most {_MOST_EXPANDED} fit.", "Shorten it.")
+    expanded = _EXPANSION.sub(counted, text)
+    if len(expanded) > most:
+        raise _too_long(most)
     return expanded
+
+
+def _too_long(most: int) -> SandboxError:
+    return invalid(f"A text has more than {most} characters with its variables.", "Shorten it.")
 
 
 def expand_copy(step: Copy, configuration: Configuration) -> Copy:
@@ -96,9 +135,9 @@ def expand_copy(step: Copy, configuration: Configuration) -> Copy:
     env = configuration.env
     return dataclasses.replace(
         step,
-        source=expand(step.source, env),
-        destination=expand(step.destination, env),
-        owner=expand(step.owner, env),
+        source=expand(step.source, env, _MOST_PATH),
+        destination=expand(step.destination, env, _MOST_PATH),
+        owner=expand(step.owner, env, _MOST_PATH),
     )
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from sandbox.errors import SandboxError
 
-from .configuration import expand
+from .configuration import Configuration, check_variables, expand
 from .steps import Copy, Env, Plan, Run, Step, User, Workdir, invalid
 
 MOST_BYTES = 256 << 10
+_MOST_EXPANDED = 4 * MOST_BYTES
 _SHELL = ("/bin/sh", "-c")
 _DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(.*)")
 _HEREDOC = re.compile(r"(?<![<\w])\d*<<-?[\"']?[A-Za-z_]")
@@ -90,6 +91,7 @@ class _Reading:
     entrypoint: tuple[str, ...] | None = None
     command: tuple[str, ...] | None = None
     shell: tuple[str, ...] = _SHELL
+    chars: int = 0  # that variables have added to texts
 
     def plan(self) -> Plan:
         return Plan(
@@ -153,6 +155,7 @@ class _Reading:
                 scope[name] = expand(default, {**scope, **self.known})
             elif name in self.defaults:
                 scope[name] = self.defaults[name]
+            check_variables(len(scope), sum(len(each) + len(value) for each, value in scope.items()))
 
     def _run(self, text: str) -> None:
         if option := _OPTION.match(text):
@@ -160,6 +163,7 @@ class _Reading:
         _refuse_heredoc("RUN", text)
         argv = _exec_form(text)
         env = tuple(self.local.items())
+        self._count(sum(len(name) + len(value) for name, value in env))
         if argv is not None:
             self.steps.append(Run(argv=argv, env=env))
         elif self.shell != _SHELL:
@@ -188,18 +192,18 @@ class _Reading:
             raise invalid(f"{name} of several files needs a folder.", f"Write its destination as {destination}/.")
         if not self.archive:
             raise invalid(f"{name} needs the files of a build context, and there is none.", "Give the archive with them.")
+        target = self._text(destination)
         for source in sources:
             if name == "ADD" and (re.match(r"[a-z]+://|git@", source) or _TAR.search(source)):
                 raise invalid(f"ADD of {source[:200]} is not supported.", "Fetch or unpack it with RUN.")
-            self.steps.append(Copy(self.archive, self._text(source), self._text(destination), owner, mode))
+            self.steps.append(Copy(self.archive, self._text(source), target, owner, mode))
 
     def _env(self, text: str) -> None:
         first, _, rest = text.partition(" ")
         pairs = [(first, rest.strip())] if "=" not in first else _pairs("ENV", text)
         step = Env(tuple((name, self._text(value)) for name, value in pairs))
         self.steps.append(step)
-        before = dict(self.known)
-        self.known |= {name: expand(value, before) for name, value in step.variables}
+        self.known = dict(Configuration(self.known).after(step).env)
 
     def _label(self, text: str) -> None:
         self.labels |= {name: self._expanded(value) for name, value in _pairs("LABEL", text)}
@@ -222,12 +226,23 @@ class _Reading:
 
         def value(match: re.Match[str]) -> str:
             name = match["plain"] or match["name"]
-            return match[0] if match["escaped"] or name not in local else _literal(expand(match[0], local))
+            if match["escaped"] or name not in local:
+                return match[0]
+            found = _literal(expand(match[0], local))
+            self._count(len(found))
+            return found
 
         return _ANY.sub(value, text)
 
     def _expanded(self, text: str) -> str:
-        return expand(text, {**self.local, **self.known})
+        found = expand(text, {**self.local, **self.known})
+        self._count(len(found))
+        return found
+
+    def _count(self, chars: int) -> None:
+        self.chars += chars
+        if self.chars > _MOST_EXPANDED:
+            raise invalid(f"Variables add more than {_MOST_EXPANDED} characters to the Dockerfile.", "Shorten their values.")
 
 
 _ANY = re.compile(r"(?P<escaped>\\[\\$])|\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)[^{}]*\})")

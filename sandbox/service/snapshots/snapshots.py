@@ -151,7 +151,6 @@ class Snapshots:
             self._reserve(record, length + more)
             held = length + more
             record = replace(record, bytes=held, image=image)
-            before = [each for each in self.of(record.tenant) if record.name and each.name == record.name]
             await self._database.call(lambda connection: rows.insert(connection, record))
         except BaseException:
             self._release(record, held)
@@ -161,8 +160,9 @@ class Snapshots:
             raise
         self._known[record.id] = record
         self._under_way.discard(record.id)
-        for each in before:
-            self._forget_soon(replace(each, deleting=True))
+        for each in self.of(record.tenant):  # now: another one with the name may have been taken meanwhile
+            if record.name and each.name == record.name and each.id != record.id:
+                self._forget_soon(replace(each, deleting=True))
         return record
 
     async def _committed(self, record: SnapshotRecord, environment: AsyncEnvironment) -> tuple[str, int]:
@@ -215,8 +215,8 @@ class Snapshots:
     async def delete(self, record: SnapshotRecord) -> bool:
         """Have a snapshot be gone for everybody; return whether it was there. What uses it keeps what it needs."""
         found = await self._database.call(lambda connection: rows.mark_deleting(connection, record.id))
-        if found:
-            self._forget_soon(replace(record, deleting=True))
+        if (known := self._known.get(record.id)) is not None and not known.deleting:
+            self._forget_soon(replace(known, deleting=True))
         return found
 
     async def delete_all(self, tenant: str) -> None:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 BuildState = Literal["waiting", "building", "ready", "error"]
 # Of a template; those with a tag stay, whatever comes after them.
 MOST_BUILDS = 50
+# Of a template: those of its builds that ended last.
+MOST_LOGS = 10
 _JSON = ("tags", "config", "reason")
 
 
@@ -141,11 +143,16 @@ def change_build(connection: sqlite3.Connection, record: BuildRecord, expected: 
 def finish_build(connection: sqlite3.Connection, record: BuildRecord, logs: str) -> bool:
     """Write down how a build has ended, and give it its tags if it is ready; return False if its template is gone.
 
-    A tag stays where it is if it names a build that was asked for later.
+    A tag stays where it is if it names a build that was asked for later. The logs of its last builds are kept.
     """
     if not change_build(connection, record, "building"):
         return False
     connection.execute("INSERT OR REPLACE INTO build_logs (build, data) VALUES (?, ?)", (record.id, logs))
+    connection.execute(
+        "DELETE FROM build_logs WHERE build IN (SELECT id FROM builds WHERE template = ? AND finished_at IS NOT NULL"
+        " ORDER BY finished_at DESC, created_at DESC LIMIT -1 OFFSET ?)",
+        (record.template, MOST_LOGS),
+    )
     connection.execute("UPDATE templates SET updated_at = ? WHERE id = ?", (record.updated_at, record.template))
     for tag in record.tags if record.state == "ready" else ():
         later = connection.execute(

@@ -6,8 +6,8 @@ import asyncio
 import re
 import secrets
 import shutil
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox.client.http.codes import ProblemCode
@@ -19,8 +19,35 @@ from sandbox.text.wording import size
 
 FOLDER = "uploads"
 HASH = re.compile(r"[0-9a-f]{64}")
-PIECE_BYTES = 1 << 20
+# Small ones count too: each is a file, and all files of a tenant are looked at when they are counted.
+LEAST_BYTES = 4096
+MOST_OF_TENANT = 10_000
 _GZIP, _TAR_AT, _TAR = b"\x1f\x8b", 257, b"ustar"
+
+
+@dataclass(slots=True)
+class _Used:
+    """What a tenant has: what is kept, as it was counted and has changed since then, and what is being received."""
+
+    kept_bytes: int = 0
+    kept: int = 0
+    coming_bytes: int = 0
+    coming: int = 0
+    counted: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def count(self, store: ArchiveStore) -> None:
+        """Count what is kept, unless that is known."""
+        async with self.lock:
+            if self.counted:
+                return
+            self.counted = True  # before it is done: what is pruned meanwhile has it be counted again
+            try:
+                sizes = await asyncio.to_thread(store.sizes)
+            except BaseException:
+                self.counted = False
+                raise
+            self.kept_bytes, self.kept = sum(map(_charge, sizes)), len(sizes)
 
 
 class Archives:
@@ -29,7 +56,7 @@ class Archives:
     def __init__(self, settings: Settings, tenants: Tenants) -> None:
         self._folder, self._settings, self._tenants = settings.data / FOLDER, settings, tenants
         self._stores: dict[str, ArchiveStore] = {}
-        self._coming: Counter[str] = Counter()
+        self._used: dict[str, _Used] = {}
 
     def begin(self) -> None:
         """Remove what a service before this one did not receive to its end."""
@@ -52,22 +79,26 @@ class Archives:
         """Return whether there is an archive with that hash. Raises Problem for what is no hash."""
         return self.of(tenant).has(checked_hash(digest))
 
-    def used_bytes(self, tenant: str) -> int:
-        """Return what the archives of a tenant take, with those that are being received."""
-        return self._coming[tenant] + (self.of(tenant).bytes_used() if (self._folder / tenant).is_dir() else 0)
-
     async def receive(self, tenant: str, digest: str, body: AsyncIterator[bytes], length: int | None) -> None:
         """Keep what comes, in the place of the archive with the same hash, if it is whole. Raises Problem."""
-        store, room = self.of(tenant), self._room(tenant)
-        self._check(length or 0, room)
+        most, store = self._tenants.active(tenant).quota.template_upload_bytes, self.of(tenant)
+        used = self._used.setdefault(tenant, _Used())
+        await used.count(store)
+        if used.kept + used.coming >= MOST_OF_TENANT and not store.has(digest):
+            raise _over_quota(f"There are already {MOST_OF_TENANT} archives, the limit.")
+        self._check(length or 0, used.kept_bytes + used.coming_bytes + _charge(length or 0), most)
         self._incoming.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path, taken = self._incoming / secrets.token_hex(16), 0
+        path, taken, charged = self._incoming / secrets.token_hex(16), 0, LEAST_BYTES
+        used.coming += 1
+        used.coming_bytes += charged
         try:
             with path.open("xb") as file:
                 async for data in body:
                     taken += len(data)
-                    self._coming[tenant] += len(data)
-                    self._check(taken, room)
+                    used.coming_bytes += _charge(taken) - charged
+                    charged = _charge(taken)
+                    # Against all that has come by now: others may have begun together with this one.
+                    self._check(taken, used.kept_bytes + used.coming_bytes, most)
                     await asyncio.to_thread(file.write, data)
             if length is not None and taken != length:
                 raise _invalid(f"{taken} of {length} bytes were received")
@@ -75,30 +106,23 @@ class Archives:
                 head = file.read(_TAR_AT + len(_TAR))
             if not (head.startswith(_GZIP) or head[_TAR_AT:] == _TAR or (head and not head.strip(b"\0"))):
                 raise _invalid("It is not a tar")
-            await asyncio.to_thread(store.put, _pieces(path), name=digest)
+            async with used.lock:  # not while they are counted
+                before = store.take(path, digest)
+                used.kept_bytes += charged - (0 if before is None else _charge(before))
+                used.kept += before is None
         finally:
             path.unlink(missing_ok=True)
-            self._coming[tenant] -= taken
-            if not self._coming[tenant]:
-                del self._coming[tenant]
+            used.coming -= 1
+            used.coming_bytes -= charged
 
-    def _room(self, tenant: str) -> int | None:
-        most = self._tenants.active(tenant).quota.template_upload_bytes
-        return None if most is None else most - self.used_bytes(tenant)
-
-    def _check(self, wanted: int, room: int | None) -> None:
+    def _check(self, taken: int, together: int, quota: int | None) -> None:
+        """Raise Problem if an archive is too large, or all archives together are."""
         most = self._settings.template_upload_bytes
-        if wanted > most:
+        if taken > most:
             detail = f"The archive has more than {size(most)}, the most that one may have."
             raise Problem(413, ProblemCode.body_too_large, detail, "Copy fewer files, or leave some out with .dockerignore.")
-        if room is not None and wanted > room:
-            raise Problem(
-                429,
-                ProblemCode.quota_exceeded,
-                f"The archive does not fit into the {size(max(0, room))} that are left of the tenant's quota for uploads.",
-                "Archives that no build uses go after some days; the operator sets template_upload_bytes.",
-                quota="template_upload_bytes",
-            )
+        if quota is not None and together > quota:
+            raise _over_quota(f"The archives of this tenant would take {size(together)}, of {size(quota)} that it may upload.")
 
     def tenants(self) -> list[str]:
         """Return the tenants that have had something built, or have uploaded something for that."""
@@ -110,10 +134,13 @@ class Archives:
         """Remove archives that no build has used for long. It blocks."""
         if (self._folder / tenant).is_dir():
             self.of(tenant).prune(self._settings.template_unused_seconds)
+            if (used := self._used.get(tenant)) is not None:
+                used.counted = False
 
     def forget(self, tenant: str) -> None:
         """Remove all archives of a tenant. It blocks."""
         self._stores.pop(tenant, None)
+        self._used.pop(tenant, None)
         shutil.rmtree(self._folder / tenant, ignore_errors=True)
 
 
@@ -124,10 +151,13 @@ def checked_hash(text: str) -> str:
     return text
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while data := file.read(PIECE_BYTES):
-            yield data
+def _charge(size_bytes: int) -> int:
+    return max(LEAST_BYTES, size_bytes)
+
+
+def _over_quota(detail: str) -> Problem:
+    hint = "Archives that no build uses go after some days; the operator sets template_upload_bytes."
+    return Problem(429, ProblemCode.quota_exceeded, detail, hint, quota="template_upload_bytes")
 
 
 def _invalid(what: str) -> Problem:

@@ -14,6 +14,7 @@ from sandbox.client.http.codes import ProblemCode
 from sandbox.docker.builds.build import Build, BuildLimits, BuiltImage
 from sandbox.docker.builds.layers import ImageStore
 from sandbox.docker.builds.log import LogEntry
+from sandbox.docker.builds.room import Room
 from sandbox.docker.builds.steps import Plan
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import SandboxError
@@ -39,6 +40,8 @@ RETRY_SECONDS = 15
 MOST_REASON_CHARS = 4000
 # With those of the service.
 MOST_STEPS = 110
+# Of output: the logs are in no quota, so the store keeps few of them (``MOST_LOGS``), none of them large.
+LOG_BYTES = 512 << 10
 # A build that was cancelled is waited for when the service ends.
 END_SECONDS = 30.0
 STOPPED = "The service was stopped while this build was under way: nothing of it was kept. Build the template again."
@@ -92,6 +95,7 @@ class Builds:
         self._threads = ThreadPoolExecutor(settings.template_builds, thread_name_prefix="gamebox-build")
         self._under_way: dict[str, UnderWay] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._rooms: dict[str, Room] = {}  # by tenants that have builds under way, which share them
         self._closing = False
 
     def owner(self, tenant: str) -> str:
@@ -117,22 +121,22 @@ class Builds:
         account = self._tenants.active(record.tenant)
         if self._closing:
             raise Problem(503, ProblemCode.draining, "The service is stopping.", "Build it again when one has started.")
+        if record.state != "waiting" or record.id in self._under_way:
+            raise _started(record)
         if self.count(record.tenant) >= account.quota.template_builds:
             raise _over_quota(
                 "template_builds",
                 f"{self.count(record.tenant)} builds of this tenant are under way, of {account.quota.template_builds} at once.",
                 "Wait until one has ended.",
             )
-        place = _place(record)
-        self._tenants.ledger.reserve(record.tenant, {place: amounts_of(order.spec)}, None)
+        self._tenants.ledger.reserve(record.tenant, {_place(record): amounts_of(order.spec)}, None)
         under_way = self._under_way[record.id] = UnderWay(order)
         try:
             building = replace(record, state="building", updated_at=now())
             if not await self._database.call(lambda connection: rows.change_build(connection, building, "waiting")):
-                raise Problem(409, ProblemCode.wrong_state, f"The build {record.id} was started already.", "Ask for its status.")
+                raise _started(record)
         except BaseException:
-            del self._under_way[record.id]
-            self._tenants.ledger.release(place)
+            self._forget(record)
             raise
         under_way.order = replace(order, record=building)
         self._tasks[record.id] = self._workers.spawn(self._work(under_way))
@@ -154,9 +158,14 @@ class Builds:
             if not await self._database.call(lambda connection: rows.finish_build(connection, record, text)) and record.image:
                 await self._remove(record)
         finally:
-            self._under_way.pop(record.id, None)
-            self._tasks.pop(record.id, None)
-            self._tenants.ledger.release(_place(record))
+            self._forget(record)
+
+    def _forget(self, record: BuildRecord) -> None:
+        self._under_way.pop(record.id, None)
+        self._tasks.pop(record.id, None)
+        self._tenants.ledger.release(_place(record))
+        if not self.count(record.tenant):
+            self._rooms.pop(record.tenant, None)
 
     async def _built(self, under_way: UnderWay) -> BuildRecord:
         """Return the record of the build when it is ready. Raises SandboxError, Problem."""
@@ -174,8 +183,9 @@ class Builds:
                     timeout_seconds=self._settings.template_build_seconds,
                     step_timeout_seconds=self._settings.template_build_seconds,
                     ready_seconds=self._settings.template_ready_seconds,
-                    new_bytes=room,
+                    room=room,
                     steps=MOST_STEPS,
+                    log_bytes=LOG_BYTES,
                 ),
                 network=order.spec.network,
                 ceiling=self._ceilings.of(tenant),
@@ -188,19 +198,21 @@ class Builds:
             built = await asyncio.get_running_loop().run_in_executor(self._threads, build.run)
         return _ready(order, built)
 
-    async def _room(self, tenant: str) -> int | None:
-        """Return how many bytes of new layers a build may make, None for no bound.
+    async def _room(self, tenant: str) -> Room | None:
+        """Return what bounds the new layers of all builds of a tenant that are under way, None for no bound.
 
-        Layers that only the cache has make room for it. Raises Problem.
+        It is measured anew for each build. Layers that only the cache has make room for it. Raises Problem.
         """
         most = self._tenants.active(tenant).quota.template_bytes
         if most is None:
             return None
-        store = self.images(tenant)
+        store, room = self.images(tenant), self._rooms.setdefault(tenant, Room(0))
+        taken = room.taken
         used = await self._workers.in_engine(store.bytes_used, tenant)
         if used >= most:
             # Not what a build beside this one may be about to use.
             await self._workers.in_engine(lambda: store.prune(self._settings.template_build_seconds), tenant)
+            taken = room.taken
             used = await self._workers.in_engine(store.bytes_used, tenant)
         if used >= most:
             raise _over_quota(
@@ -208,7 +220,8 @@ class Builds:
                 f"The templates of this tenant take {size(used)}, of {size(most)}.",
                 "Delete templates that are not needed any more.",
             )
-        return most - used
+        room.measured(most - used, taken)
+        return room
 
     async def _remove(self, record: BuildRecord) -> None:
         with contextlib.suppress(SandboxError):  # what stays is found later
@@ -274,6 +287,10 @@ def _failed(under_way: UnderWay, message: str, hint: str, result: Any) -> BuildR
 
 def _place(record: BuildRecord) -> str:
     return f"build {record.id}"
+
+
+def _started(record: BuildRecord) -> Problem:
+    return Problem(409, ProblemCode.wrong_state, f"The build {record.id} was started already.", "Ask for its status.")
 
 
 def _over_quota(name: str, detail: str, hint: str) -> Problem:

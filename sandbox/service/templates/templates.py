@@ -156,7 +156,8 @@ class Templates:
         """Return the entries of the log of a build."""
         if (lines := self.builds.log_of(build.id)) is not None:
             return lines.first() if build.state == "building" else lines.all()
-        return read_log(await self._database.call(lambda connection: rows.logs_of(connection, build.id)))
+        text = await self._database.call(lambda connection: rows.logs_of(connection, build.id))
+        return await asyncio.to_thread(read_log, text)
 
     async def builds_of(self, template: TemplateRecord) -> list[BuildRecord]:
         """Return the builds of a template, the latest first."""

@@ -7,12 +7,13 @@ import contextlib
 import logging
 import re
 import sqlite3
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sandbox.docker.container import volumes as engine
 from sandbox.docker.container.profiles import DEFAULT, E2B
@@ -31,11 +32,12 @@ from sandbox.text.wording import size
 if TYPE_CHECKING:
     from sandbox.service.fleet.workers import Workers
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 # Of the options of a sandbox: the ids of its volumes by their paths, and the volume whose content it is for.
 OPTION, CONTENT = "volumes", "volume_content"
-# How old the sizes may be that the engine has counted, which reads every folder for that; and after a file was written.
+# When the engine counts the sizes again, for which it reads every folder; and when after a file was written.
 SIZE_SECONDS, WRITTEN_SECONDS = 15.0, 2.0
 MOST_MOUNTS = 16
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -58,8 +60,8 @@ class Volumes:
         self._known: dict[str, VolumeRecord] = {}
         self._users: Counter[str] = Counter()
         self._sizes: dict[str, int] = {}
-        self._counted_at = float("-inf")
-        self._counting = asyncio.Lock()
+        self._count_at = float("-inf")
+        self._counting = False
 
     async def load(self) -> None:
         """Read the volumes from the store; what was being made or deleted is removed."""
@@ -67,6 +69,8 @@ class Volumes:
         for tenant in {each.tenant for each in self._known.values()}:
             self._note(tenant)
         self._workers.spawn(self.tidy())
+        if self._known:
+            self._recount()
 
     async def tidy(self) -> None:
         """Remove what is left of volumes that are not there for anybody."""
@@ -159,7 +163,7 @@ class Volumes:
         self._users.update(idents)
         try:
             if idents and not over_quota:
-                await self.check_room(tenant)
+                self.check_room(tenant)
             yield
         finally:
             for ident in idents:
@@ -170,16 +174,15 @@ class Volumes:
         if not self._users[ident]:
             del self._users[ident]
 
-    async def check_room(self, tenant: str) -> None:
-        """Raise Problem if the volumes of a tenant have more than its quota, as the engine has counted them of late."""
+    def check_room(self, tenant: str) -> None:
+        """Raise Problem if the volumes of a tenant have more than its quota, as the engine has counted them of late.
+
+        Nobody waits for the next count: it lasts as long as the tenant with the most files likes.
+        """
         most = self._tenants.active(tenant).quota.volume_bytes
         if most is None:
             return
-        async with self._counting:
-            if time.monotonic() - self._counted_at > SIZE_SECONDS:
-                self._sizes = await self._workers.in_engine(engine.sizes)
-                self._counted_at = time.monotonic()
-        self._note(tenant)
+        self._recount()
         have = self._tenants.ledger.volumes.get(tenant, (0, 0))[1]
         if have > most:
             detail = f"The volumes of this tenant have {size(have)}, and the quota volume_bytes is {size(most)}."
@@ -188,7 +191,26 @@ class Volumes:
 
     def note_write(self) -> None:
         """Have the sizes be counted again soon: something was written."""
-        self._counted_at = min(self._counted_at, time.monotonic() + WRITTEN_SECONDS - SIZE_SECONDS)
+        self._count_at = min(self._count_at, time.monotonic() + WRITTEN_SECONDS)
+
+    def _recount(self) -> None:
+        if time.monotonic() >= self._count_at and not self._counting:
+            self._counting = True
+            self._workers.spawn(self._count())
+
+    async def _count(self) -> None:
+        began, self._count_at = time.monotonic(), float("inf")
+        try:
+            self._sizes = await _in_own_thread(engine.sizes)
+            for tenant in {each.tenant for each in self._known.values()}:
+                self._note(tenant)
+        except SandboxError as error:
+            log.warning("the sizes of volumes could not be counted: %s", error.message)
+        finally:
+            ended = time.monotonic()
+            # At most half of the time is spent on it.
+            self._count_at = max(min(self._count_at, ended + SIZE_SECONDS), ended + (ended - began))
+            self._counting = False
 
     def users(self, ident: str) -> list[LiveSandbox]:
         """Return the sandboxes that have a volume, but for the one that its content is read and written through."""
@@ -244,6 +266,32 @@ def checked_path(path: str, others: Iterable[str] = ()) -> str:
     if len(known_paths) >= MOST_MOUNTS:
         raise _wrong(f"A sandbox has at most {MOST_MOUNTS} volumes.", "Mount fewer.")
     return path
+
+
+async def _in_own_thread(call: Callable[[], T]) -> T:
+    """Call in a thread that takes none from anybody, and for which a service that stops does not wait."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast("T", result))
+
+    def work() -> None:
+        result, failed = None, None
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001  # raised where it is awaited
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the service has ended
+            loop.call_soon_threadsafe(settle, result, failed)
+
+    threading.Thread(target=work, name="gamebox-sizes", daemon=True).start()
+    return await done
 
 
 def _wrong(detail: str, hint: str, status: int = 400) -> Problem:

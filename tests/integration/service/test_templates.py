@@ -20,7 +20,7 @@ from .api import SMALL, Api
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 MEMORY_MB = 128
-QUOTA = {"templates": 2, "template_upload_bytes": 4000, "template_builds": 1}
+QUOTA = {"templates": 2, "template_upload_bytes": 10_000, "template_builds": 1}
 
 
 @dataclass
@@ -97,7 +97,7 @@ def test_a_template_is_built_and_started_and_is_nobody_elses(tenants: list[Tenan
     assert owner.http.put(place["url"][:-1] + "!", content=data).status_code == 401
     assert owner.http.put(place["url"].replace(digest, "0" * 64), content=data).status_code == 401
     assert owner.http.put(place["url"], content=b"no tar").status_code == 400
-    assert owner.http.put(place["url"], content=data + bytes(4000)).json()["error_code"] == "quota_exceeded"
+    assert owner.http.put(place["url"], content=data + bytes(10_000)).json()["error_code"] == "quota_exceeded"
     assert owner.ask("GET", f"/templates/{ids[0]}/files/{digest}", status=201)["present"] is False
     assert owner.http.put(place["url"], content=data).status_code == 200
     assert owner.http.put(place["url"], content=data).status_code == 200, "again"
@@ -155,6 +155,7 @@ def test_a_build_fails_with_its_step_and_ends_when_its_template_goes(tenants: li
     owner.start(owner.request("failing"), {"type": "MAGIC", "args": []}, status=400)
     long = owner.request("long")
     owner.start(long, run("sleep 600"))
+    owner.start(long, run("sleep 600"), status=409)
     assert owner.start(owner.request("long"), run("true"), status=429)["error_code"] == "quota_exceeded"
     owner.ask("POST", "/v3/templates", {"name": "third"}, 429)
     eventually(lambda: any("sleep 600" in each for each in owner.status(long)["logs"]))

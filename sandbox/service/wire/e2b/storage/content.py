@@ -174,7 +174,7 @@ async def upload(
         if not force:
             raise _conflict(path, "exists already")
     new = await _parents(visitor, place, force=force)
-    await visitor.house.fleet.volumes.check_room(visitor.caller.tenant)
+    visitor.house.fleet.volumes.check_room(visitor.caller.tenant)
     inner = moving.inner_of(await visitor.environment())
     async with visitor.house.fleet.workers.moving.turn(visitor.caller.tenant):
         (await inner.upload_awaited("file", request.stream(), place)).unwrap()

@@ -124,3 +124,24 @@ def test_values_for_no_arg_and_files_without_an_archive_are_refused() -> None:
 def test_a_here_string_is_no_here_document() -> None:
     text = "cat <<< word; echo $((1<<2))"
     assert parse_dockerfile(f"FROM x\nRUN {text}").steps == (Run(text),)
+
+
+LONG = "x" * 60_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"FROM a\nARG X={LONG}\n" + "WORKDIR $X\n" * 100, id="steps"),
+        pytest.param(f"FROM a\nARG X={LONG}\nENV A={'$X' * 100}", id="value"),
+        pytest.param(f"FROM a\nARG X={LONG}\n" + "RUN x\n" * 100, id="variables_of_commands"),
+        pytest.param(f"FROM a\nARG X={LONG}\n" + "".join(f"ARG v{number}=$X\n" for number in range(100)), id="arg"),
+        pytest.param(f"FROM a\nENV X={LONG}\n" + "".join(f"ENV v{number}=$X\n" for number in range(100)), id="env"),
+        pytest.param(f"FROM a\nENV X={LONG}\n" + "".join(f"LABEL v{number}=$X\n" for number in range(100)), id="label"),
+    ],
+)
+def test_variables_do_not_make_a_dockerfile_large(text: str) -> None:
+    with pytest.raises(SandboxError) as caught:
+        parse_dockerfile(text)
+    assert caught.value.code is ErrorCode.invalid_arguments
+    assert " more than " in caught.value.message

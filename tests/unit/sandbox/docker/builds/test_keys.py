@@ -57,6 +57,45 @@ def test_an_expansion_has_an_end() -> None:
     assert caught.value.code is ErrorCode.invalid_arguments
 
 
+class Unread(dict[str, str]):
+    """Variables of which only so many may be looked at."""
+
+    most = 100
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.most -= 1
+        assert self.most, "the text grew far over its limit before it was refused"
+        return super().get(name, default)
+
+
+def test_an_expansion_ends_before_it_is_large() -> None:
+    with pytest.raises(SandboxError):
+        expand("$A" * 32_000, Unread(A="x" * (1 << 10)))
+
+
+MANY = [Env(tuple((f"v{step}_{number}", "$X") for number in range(20))) for step in range(10)]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([Env((("X", "x" * 60_000),)), *MANY], id="chars"),
+        pytest.param([Env(tuple((f"v{number}", "") for number in range(1001)))], id="names"),
+        pytest.param([Env((("X", "x" * 5000),)), Workdir("$X")], id="path"),
+        pytest.param([Workdir("x" * 3000), Workdir("x" * 3000)], id="path_of_two"),
+        pytest.param([Env((("X", "x" * 5000),)), User("$X")], id="user"),
+    ],
+)
+def test_a_configuration_has_an_end(steps: list[Step]) -> None:
+    with pytest.raises(SandboxError) as caught:
+        after(*steps)
+    assert caught.value.code is ErrorCode.invalid_arguments
+
+
+def test_a_variable_that_is_set_again_takes_its_room_once() -> None:
+    assert len(after(*[Env((("X", "x" * 60_000),))] * 10).env) == 2
+
+
 def test_variables_of_one_env_see_those_before_it() -> None:
     assert after(Env((("A", "1"), ("B", "$A"))), Env((("C", "$A"),))).env == {"PATH": "/bin", "A": "1", "B": "", "C": "1"}
 
