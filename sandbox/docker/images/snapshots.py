@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import Any
 
 import docker.errors
@@ -77,12 +77,12 @@ def remove(name: str) -> bool:
     return True
 
 
-def remove_others(owner: str, idents: Collection[str]) -> None:
-    """Remove the images that this owner has made for other snapshots than these. Raises SandboxError."""
+def remove_others(owner: str, is_known: Callable[[str], bool]) -> None:
+    """Remove the images that this owner has made for snapshots which are not known just before that. Raises SandboxError."""
     with translated():
         found = connect().api.images(filters={"label": f"{OWNER_LABEL}={owner}"})
     for image in found:
         for name in image.get("RepoTags") or ():
             repository, _, ident = str(name).partition(":")
-            if repository == REPOSITORY and ident not in idents and not remove(name):
+            if repository == REPOSITORY and not is_known(ident) and not remove(name):
                 log.info("the image of the snapshot %s is still in use", ident)

@@ -79,10 +79,13 @@ class Snapshots:
     async def tidy(self) -> None:
         """Remove what belongs to no snapshot."""
         await self.clear()
-        known = {*self._known, *self._under_way}
         owner = self._database.service_id
         with contextlib.suppress(SandboxError):
-            await self._workers.in_engine(lambda: images.remove_others(owner, known))
+            await self._workers.in_engine(lambda: images.remove_others(owner, self._is_known))
+
+    def _is_known(self, ident: str) -> bool:
+        """Return whether a snapshot is there or under way. From any thread: one may be begun while the engine lists images."""
+        return ident in self._under_way or ident in self._known  # in this order: what was under way is known before it is not
 
     # What there is
 
@@ -105,6 +108,10 @@ class Snapshots:
         if (found := self._known.get(ident)) is None:
             raise _lost()
         return found
+
+    def bases(self) -> set[str]:
+        """Return the images of the sandboxes that snapshots were taken of: new ones need them, too. From any thread."""
+        return {str(each.spec.get("image")) for each in tuple(self._known.values())}
 
     # Take
 

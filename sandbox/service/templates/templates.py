@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sandbox.client.http.codes import ProblemCode
-from sandbox.errors import SandboxError
+from sandbox.docker.builds.layers import ImageStore
+from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.clock import now
 from sandbox.service.fleet.creating import new_id
 from sandbox.service.fleet.fleet import Fleet
@@ -213,7 +214,7 @@ class Templates:
     # Ends
 
     async def delete(self, template: TemplateRecord) -> None:
-        """Forget a template, and remove its images, except those that sandboxes still use: they go later."""
+        """Forget a template, and remove its images, except those that sandboxes or snapshots still need: they go later."""
         await self.builds.end(lambda record: record.template == template.id)
         builds = await self.builds_of(template)
         await self._database.call(lambda connection: rows.delete(connection, template.id))
@@ -221,11 +222,14 @@ class Templates:
         for each in builds:
             if each.image:
                 with contextlib.suppress(SandboxError):
-                    await self._fleet.workers.in_engine(lambda image=each.image: store.remove(image), template.tenant)  # type: ignore[misc]
+                    await self._fleet.workers.in_engine(lambda image=each.image: self._remove(store, image), template.tenant)  # type: ignore[misc]
 
     async def delete_all(self, tenant: str) -> None:
         """Forget all that a tenant has of templates, builds and archives. Raises SandboxError if the engine does not answer."""
         await self.builds.end(lambda record: record.tenant == tenant)
+        if count := self.builds.count(tenant):  # what the engine still commits would stay when nobody knows of it any more
+            what = f"Builds of templates of the tenant {tenant} have not ended yet: {count}."
+            raise SandboxError(ErrorCode.engine_unavailable, what, "The service tries again.")
         await self._database.call(lambda connection: rows.delete_all(connection, tenant))
         if tenant in self.archives.tenants():
             await self._fleet.workers.in_engine(self.builds.images(tenant).remove_all, tenant)
@@ -257,12 +261,21 @@ class Templates:
             for name in image.names:
                 if name in needed or self.builds.log_of(name) is not None:
                     continue
-                if (tenant, name) in self._unneeded:
-                    store.remove(name)
-                else:
+                if (tenant, name) not in self._unneeded or not self._remove(store, name):
                     seen.add((tenant, name))
         self._unneeded = {each for each in self._unneeded if each[0] != tenant} | seen
         store.prune(max(self._settings.template_unused_seconds, self._settings.template_build_seconds))
+
+    def _remove(self, store: ImageStore, name: str) -> bool:
+        """Remove an image, unless a sandbox or a snapshot needs it; return whether it is gone. Raises SandboxError.
+
+        What is stopped has no container that would hold the image, and starts from it again.
+        """
+        used = {str(each.record.spec.get("image")) for each in self._fleet.all() if not each.is_over}
+        if store.reference(name) in used | self._fleet.snapshots.bases():
+            return False
+        store.remove(name)
+        return True
 
 
 def _request(
