@@ -141,16 +141,18 @@ class DockerBackend:
         """Make a container of the image, and open its stream."""
         runtime = ensure_runtime(client, report=self._report)
         with translated():
-            image_env, built = image_variables(client, image_id), is_built(client, image_id)
+            image_env = image_variables(client, image_id)
         with turns.turn():
-            disk = self._disk = prepare(client, self._limits, self._profile, self.name, copies=built)
+            # With a root of its own the sandbox goes on with files that it had: they come from its snapshot.
+            filled = is_built(client, image_id) and not self.root_image
+            disk = self._disk = prepare(client, self._limits, self._profile, self.name, copies=filled)
             try:
                 if self._spec.workspace is not None:
                     fitting.check_workspace(Path(self._spec.workspace), disk.workspace_bytes)
                 runtime, stream = self._create(client, self.root_image or image_id, runtime, disk, request)
             finally:
                 disk.release()
-        self._runtime, self._image_env, self.starts_filled = runtime, image_env, built
+        self._runtime, self._image_env, self.starts_filled = runtime, image_env, filled
         if request.stands_by:
             waiting.note(self.name)
         hello = {

@@ -162,3 +162,39 @@ def test_a_build_fails_with_its_step_and_ends_when_its_template_goes(tenants: li
     owner.ask("DELETE", "/templates/long", status=204)
     owner.ask("DELETE", "/templates/failing", status=204)
     assert owner.ask("GET", "/v1/quota")["used"]["sandboxes"] == 0
+
+
+def test_files_outlive_the_template_of_their_sandbox(tenants: list[Tenant]) -> None:
+    """A stopped sandbox and a snapshot lost their image with the template, and could not write where the image had files."""
+    owner = tenants[0]
+    ids = owner.request("base-of-others")
+    owner.start(ids, run("echo old > ~/kept; echo gone > ~/removed"))
+    assert owner.ended(ids)["status"] == "ready", owner.status(ids)
+
+    def new(template: str) -> tuple[str, dict[str, str]]:
+        made = owner.ask("POST", "/v2/sandboxes", {"templateID": template, "timeout": 100}, 201)
+        return made["sandboxID"], {"X-Access-Token": made["envdAccessToken"]}
+
+    def read(token: dict[str, str], name: str) -> tuple[int, str]:
+        answer = owner.http.get("/files", params={"path": f"/home/user/{name}"}, headers=token)
+        return answer.status_code, answer.text if answer.is_success else ""
+
+    first, token = new(ids[0])
+    left = [first]
+    try:
+        removed = owner.http.post(
+            "/filesystem.Filesystem/Remove", headers=token, json={"path": "/home/user/removed"}
+        )
+        assert removed.status_code == 200, removed.text
+        snapshot = owner.ask("POST", f"/sandboxes/{first}/snapshots", {}, 201)["snapshotID"]
+        owner.ask("POST", f"/sandboxes/{first}/pause", {"memory": False}, 204)
+        owner.ask("DELETE", f"/templates/{ids[0]}", status=204)
+        again = owner.ask("POST", f"/v2/sandboxes/{first}/connect", {"timeout": 100}, 201)
+        second, other = new(snapshot)
+        left.append(second)
+        for each in ({"X-Access-Token": again["envdAccessToken"]}, other):
+            assert (read(each, "kept"), read(each, "removed")[0]) == ((200, "old\n"), 404)
+    finally:
+        for ident in left:
+            owner.ask("DELETE", f"/sandboxes/{ident}", status=204)
+    owner.ask("DELETE", f"/templates/{snapshot}", status=204)
