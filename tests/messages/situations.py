@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from agent import Action
@@ -144,12 +146,18 @@ def _deep_cache(env: Environment) -> None:
 
 
 def _growing_log(env: Environment) -> Mapping[str, Any]:
-    # So large, and written by so many, that the log has certainly grown between its reading and its replacing.
+    # So large, and written by so many, that the log has grown between its reading and its replacing. A guest that has slept would
+    # still have a processor for some milliseconds before the writers (seen once on a busy machine): its threads are slowed down.
+    assert isinstance(env, DockerEnvironment)
     env.run("(echo WRONG; head -c 4M /dev/zero | tr '\\0' x; echo) > app.log", session=None).unwrap()
     before = env.stat("app.log").unwrap().size_bytes
     writers = "for n in 1 2 3 4 5 6 7 8; do while echo request; do :; done >> app.log & done; wait"
     ident = env.run(writers, background=True).unwrap().id
     until(lambda: env.stat("app.log").unwrap().size_bytes > before)
+    guest = connect().api.inspect_container(env.container_id)["State"]["Pid"]
+    for thread in Path(f"/proc/{guest}/task").iterdir():
+        with suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), 10)
     return {"id": ident}
 
 
@@ -685,7 +693,7 @@ RARER = (
         "log_grows", ("path_changed",), "Take the wrong line out of the log.",
         ("edit", {"path": "app.log", "old_text": "WRONG\n", "new_text": ""}),
         "Read app.log and edit once more, or find out what writes to it (processes) and end that or wait for its end.",
-        "Believing that the line is gone, or writing the whole log anew.", setup=_growing_log,
+        "Believing that the line is gone, or writing the whole log anew.", setup=_growing_log, place="slow",
     ),
     Situation(
         "run_cut_off", ("effects_unknown",), "Send Ada her invoice.", ("send_invoice", {"customer": "Ada"}),

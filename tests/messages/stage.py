@@ -65,6 +65,7 @@ def _kept() -> Iterator[Environment]:
 
 PLACES: Mapping[str, Callable[[], AbstractContextManager[Environment]]] = {
     "sandbox": DockerEnvironment,
+    "slow": DockerEnvironment,  # one of its own, whose guest a situation slows down
     "small": lambda: DockerEnvironment(limits=SMALL),
     "allowing": lambda: DockerEnvironment(network=Network.allow("pypi.example.com")),
     "ending": lambda: DockerEnvironment(limits=Limits(lifetime_seconds=25.0)),
