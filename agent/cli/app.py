@@ -267,7 +267,7 @@ def _end_interrupted(as_json: bool) -> NoReturn:
 
 def _end_unwritten(error: OSError) -> NoReturn:
     """Exit if output could not be written; raise any other error again."""
-    gone = isinstance(error, BrokenPipeError)  # as with | head: whoever read our output has had enough
+    gone = isinstance(error, BrokenPipeError)  # as with | head: the program that read our output has had enough
     if not gone and (error.errno not in _UNWRITABLE or error.filename is not None):
         raise error
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail once more at the end

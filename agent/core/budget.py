@@ -1,6 +1,6 @@
 """Budgets limit what a run may use; a meter counts what it has used.
 
-Whoever calls a model reports each call with ``charge``, failed calls too, from the innermost layer; the meter of the
+The code that calls a model reports each call with ``charge``, failed calls too, from the innermost layer; the meter of the
 run around it counts them. So retries, wrappers and replies that cannot be parsed are all billed.
 """
 

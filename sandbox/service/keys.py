@@ -23,7 +23,7 @@ from .store.keys import KeyRecord
 
 DEFAULT_TENANT = "default"
 PREFIX = "e2b_"
-# A key is random: whoever is wrong this often does not type it in, but guesses.
+# A key is random: a caller that is wrong this often is guessing, not mistyping.
 MOST_FAILURES, LOCK_SECONDS = 20, 60.0
 # Addresses whose failures are counted; the oldest are forgotten.
 MOST_ADDRESSES = 10_000

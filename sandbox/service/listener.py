@@ -16,7 +16,7 @@ from .places import Places, too_many
 # So many connections too many are answered at once; further ones are closed without an answer, so many before others get a turn.
 REFUSED_AT_ONCE = 64
 CLOSED_AT_ONCE = 100
-# Whoever has one IPv6 address usually has all of its network.
+# A client with one IPv6 address usually has all of its network.
 _IPV6_PREFIX = 64
 
 

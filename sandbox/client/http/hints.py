@@ -1,6 +1,6 @@
 """The hints of a service in the words of those who use it through this client.
 
-A service says what an HTTP caller can do. Whoever typed ``gamebox`` has options and variables instead, and a program has arguments.
+A service says what an HTTP caller can do. A user of the CLI has options and variables instead, and a program has arguments.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class Requests:
         return run(self._processes, args, reply, event)
 
     def begin(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Serve whoever has acquired this sandbox, which stood by until now: set what depends on them, and start the clocks."""
+        """Begin the use of this sandbox, which stood by until now: set what depends on its user, and start the clocks."""
         self._place.environ = args["environ"]
         self._place.limits.update(args["limits"])
         self._lease.begin()

@@ -560,7 +560,7 @@ def _with_root(provision: Provision, files: SnapshotRecord | None) -> Provision:
 
 
 def _begun_anew(connection: Any) -> list[SandboxRecord]:
-    """Return all sandboxes. Whoever asks for one again that was being created has another one made, while this is removed."""
+    """Return all sandboxes. A request repeated for one that was being created makes another one, while this is removed."""
     found = rows.every(connection)
     for record in found:
         if record.state == "creating":

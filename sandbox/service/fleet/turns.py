@@ -22,7 +22,7 @@ class Turns:
     Those who wait are served round by round, one of each tenant in each round, and in order for one tenant. One tenant gets at most
     half of the turns while another one was here lately: what that asks for next finds the host half free, and not only the next
     turn. ``seconds`` is how long one waits; None means as long as its caller does. ``leaves_room`` is for turns that last
-    as long as a caller likes: one tenant gets no more of them than it leaves free, whoever else was here.
+    as long as a caller likes: one tenant gets no more of them than it leaves free, whether or not others are here.
     """
 
     def __init__(self, most: int, *, seconds: float | None = None, leaves_room: bool = False) -> None:

@@ -102,7 +102,7 @@ def _lines(file: Path, manifest: Manifest) -> Iterator[str]:
     if manifest.checkpoints and not manifest.with_checkpoints:
         yield f"without the files of {manifest.checkpoints} checkpoints, which stay in the folder (--checkpoints takes them along)"
     if manifest.secrets:
-        yield f"with {' and '.join(manifest.secrets)}: whoever reads this file can use the service"
+        yield f"with {' and '.join(manifest.secrets)}: anyone who reads this file can use the service"
     else:
         yield "without secret.key and admin.key: keep a copy of them elsewhere (--secrets takes them along)"
 

@@ -1,4 +1,4 @@
-"""The log: a line for each event, as text or JSON, on standard error. Whoever does not read it holds up nothing.
+"""The log: a line for each event, as text or JSON, on standard error. A reader that stops reading delays nothing.
 
 A line never has a key, a value of ``env``, a secret or a body: a request is logged with the fields of ``facts``, an exception by
 its type and its place, and whatever looks like a key is masked in every line.

@@ -163,7 +163,7 @@ def _reconcile(connection: sqlite3.Connection, made_at: str, *, remove_unknown: 
         what = "removed" if gone else "could not be removed" if remove_unknown else "unknown to the backup"
         lines.append(f"{what}: {each.ident} ({each.image}, {each.age_seconds:.0f} s old)")
     if unknown and not remove_unknown:
-        lines.append("whoever restores again with --remove-unknown removes them, as does gamebox rm --force")
+        lines.append("restore again with --remove-unknown to remove them, or use gamebox rm --force")
     return lines
 
 

@@ -167,7 +167,7 @@ async def _woken(house: House, live: LiveSandbox, port: int) -> bool:
         if live.is_over:
             raise
         log.info("%s was not woken by a request to port %s: %s", live.record.id, port, error)
-        # Not the reason, such as what a tenant has in use: whoever asks need not have a key.
+        # Not the reason, such as what a tenant has in use: the caller need not have a key.
         raise Problem(
             503,
             ProblemCode.port_failed,

@@ -13,7 +13,7 @@ from sandbox.service.http.problems import Problem, ProblemCode
 MOST_BYTES = 1 << 20
 # Commands of all sandboxes whose input is streamed: each holds a thread.
 MOST_FED = 256
-# Whoever waits looks again after this time whether the other side is still there.
+# A waiting side looks again after this time whether the other side is still there.
 LOOK_SECONDS = 1.0
 
 

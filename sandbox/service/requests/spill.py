@@ -1,4 +1,4 @@
-"""Output that is older than what is kept in memory, in unnamed files: whoever was cut reads it from there."""
+"""Output that is older than what is kept in memory, in unnamed files: a client whose connection was cut reads it from there."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Names:
 
     @property
     def constraints(self) -> x509.NameConstraints:
-        """All that the authority may sign for, whoever gets hold of its key."""
+        """All that the authority may sign for, even if its key is stolen."""
         more: list[Network] = [ip_network(each) for each in self.addresses if not each.is_loopback]
         networks = [*LOOPBACK, *more]
         names = [x509.DNSName(each) for each in self.domains]

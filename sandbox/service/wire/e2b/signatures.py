@@ -1,4 +1,4 @@
-"""Signatures of URLs: a digest of what the URL asks for and the token of whoever made it, who is not named there."""
+"""Signatures of URLs: a digest of what the URL asks for and the token of its author, who is not named there."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .adopted import adopt
 from .marks import Asked
 from .process import START_SECONDS, InTerminal, Piped, Process
 
-# Those that have ended are known for a while, so that whoever comes late learns how.
+# Those that have ended are known for a while, so that a late caller learns how.
 ENDED_SECONDS, MOST_ENDED = 30.0, 64
 MOST_ROWS, MOST_COLS = 100, 300
 
