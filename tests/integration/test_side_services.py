@@ -153,7 +153,7 @@ def test_one_that_is_not_ready_fails_the_start_with_its_log(options: dict[str, o
     assert error.logs.strip() == log
     assert log in str(error)
     assert error.code is ErrorCode.not_ready
-    assert eventually(lambda: sandboxes() == before)
+    assert eventually(lambda: sandboxes() <= before)  # what was there before may have been about to go
     assert env.execute("run", {"command": "true"}).to_dict()["code"] == "sandbox_closed"
 
 
@@ -171,7 +171,7 @@ def test_one_that_cannot_start_is_named(options: dict[str, object], code: ErrorC
         DockerEnvironment(limits=SMALL, services={"db": service("db", 5432, **options)}).start()
     assert caught.value.code is code
     assert said in caught.value.message
-    assert eventually(lambda: sandboxes() == before)
+    assert eventually(lambda: sandboxes() <= before)  # what was there before may have been about to go
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ def test_they_end_with_the_sandbox_they_stand_beside(docker_env: Make) -> None:
     threads = threading.active_count()
     assert len(sandboxes() - before) == 3
     env.close(wait=True)
-    assert sandboxes() == before
+    assert sandboxes() <= before
     assert eventually(lambda: threading.active_count() < threads)
     env.close()
 
