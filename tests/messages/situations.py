@@ -170,7 +170,7 @@ def _spun(env: Environment) -> None:
         return any("while :" in row[-1] for row in engine.top(env.container_id)["Processes"])
 
     until(spins)
-    until(lambda: not spins())
+    until(lambda: not spins(), 120)  # it ends by its processor time
 
 
 def _database_ended(env: Environment) -> None:

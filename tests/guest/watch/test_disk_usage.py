@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from sandbox.guest.commands.killer import kill_below
+from sandbox.guest.watch import disk_usage
 from sandbox.guest.watch.disk_usage import measure_sizes
 from sandbox.guest.watch.procfs import find_descendants
 
@@ -45,6 +51,26 @@ def test_a_folder_below_another_counts_once_and_for_itself(tmp_path: Path) -> No
 def test_links_are_not_followed_and_what_is_gone_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/usr")
     assert measured(tmp_path, tmp_path / "none") < 1_000_000
+
+
+def test_a_measurement_that_waited_for_a_processor_does_not_put_off_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sleep, pauses = time.sleep, list[float]()
+
+    def measure(folders: Sequence[bytes]) -> list[int]:
+        sleep(0.5)  # others have the processor
+        return [7 for _ in folders]
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        reader.close()  # ends it
+
+    monkeypatch.setattr(disk_usage, "measure_sizes", measure)
+    monkeypatch.setattr("os.nice", lambda _: 0)
+    monkeypatch.setattr("time.sleep", pause)
+    monkeypatch.setattr("sys.argv", ["disk_usage", str(writer.detach()), "/a", "/b"])
+    disk_usage.main()
+    assert pauses == [disk_usage.LEAST_SECONDS]
 
 
 def test_what_is_kept_lives_on_with_all_below_it() -> None:
