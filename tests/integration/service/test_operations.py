@@ -138,7 +138,9 @@ def test_a_command_goes_on_when_its_client_leaves(api: Api, sandbox: str) -> Non
 
 def test_a_request_is_stopped_by_its_id(api: Api, sandbox: str) -> None:
     path = f"/sandboxes/{sandbox}/requests"
-    with api.running(sandbox, "echo begun; sleep 60", ident := next(_ids)) as answers:
+    with api.running(sandbox, "echo begun; touch begun; sleep 60", ident := next(_ids)) as answers:
+        look = {"path": "begun"}
+        assert eventually(lambda: api.http.post(f"/v1/sandboxes/{sandbox}/stat", json=look).json().get("tool_executed"))
         began = time.monotonic()
         api.call("DELETE", f"{path}/{ident}", status=204)
         assert time.monotonic() - began < 10
