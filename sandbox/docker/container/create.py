@@ -187,12 +187,20 @@ OWNER_LABEL = "dev.gamebox.owner"
 def owner(pid: int) -> str:
     """Identify a process of this boot, also among others with its number before and after; "" if there is none.
 
-    Its namespace of process ids, its id there, and when it started (in clock ticks since the boot; see proc(5)).
+    Its namespace of process ids, its id there, and when it started (in clock ticks since the boot; see proc(5)). Raises OSError
+    if that cannot be read, for example for want of file descriptors.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return f"{os.readlink('/proc/self/ns/pid')}/{pid}/{stat.rpartition(')')[2].split()[19]}"
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _own_owner() -> str:
+    try:
+        return owner(os.getpid())
+    except OSError:  # a sandbox that names no owner is never taken for an orphan
         return ""
 
 
@@ -206,7 +214,7 @@ def labels(name: str, kept: bool = False) -> dict[str, str]:
         HOST_LABEL: socket.gethostname(),
         BOOT_LABEL: boot_id(),
         PID_LABEL: str(os.getpid()),
-        OWNER_LABEL: "" if kept else owner(os.getpid()),
+        OWNER_LABEL: "" if kept else _own_owner(),
         KEEP_LABEL: "",
         NAME_LABEL: "",
         SERVICE_LABEL: "",

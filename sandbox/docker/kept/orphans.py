@@ -148,7 +148,10 @@ def _tidy(client: docker.DockerClient, found: dict[str, Any]) -> None:
 
 def is_dead(owned_by: str) -> bool:
     """Return whether the process of an OWNER_LABEL has ended; False if that cannot be seen from here."""
-    here = owner(os.getpid()).partition("/")[0]
     where, _, rest = owned_by.partition("/")
     pid = marks.number(rest.partition("/")[0])
-    return bool(here) and where == here and pid is not None and owner(pid) != owned_by
+    try:
+        here = owner(os.getpid()).partition("/")[0]
+        return bool(here) and where == here and pid is not None and owner(pid) != owned_by
+    except OSError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -121,6 +122,21 @@ def test_what_a_dead_owner_left_is_still_swept() -> None:
     orphans.sweep(engine)  # type: ignore[arg-type]
     assert engine.done[0] == f"remove {'a' * 64}"
     assert kept.read_kept(listed({marks.KEEP_LABEL: json.dumps(GOOD)})).ident == IDENT
+
+
+def test_an_owner_that_cannot_be_looked_at_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    living = owner(os.getppid())
+    read = Path.read_text
+
+    def no_descriptors(path: Path, *args: Any, **options: Any) -> str:
+        if path == Path(f"/proc/{os.getppid()}/stat"):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return read(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", no_descriptors)
+    engine = Engine(listed({OWNER_LABEL: living}))
+    orphans.sweep(engine)  # type: ignore[arg-type]
+    assert not [each for each in engine.done if each.startswith("remove ")]
 
 
 def test_a_listing_has_one_printable_line_for_each() -> None:
