@@ -24,7 +24,7 @@ class Room:
             return max(0, self._most - self._taken)
 
     def take(self, count: int) -> bool:
-        """Take so many bytes; return whether there were enough. Nothing is taken otherwise."""
+        """Take ``count`` bytes and return True; if fewer are left, take nothing and return False."""
         with self._lock:
             if self._taken + count > self._most:
                 return False
