@@ -1,7 +1,7 @@
 """Make the store and the guest of a service that ``test_service_formats`` uses: ``python -m tests.formats.make_service FOLDER``.
 
 Run it only to add files of a new version beside the old ones; a checked-in file is never made again. ``service-1.db`` has the
-tables of the first version, and ``guest-2.tar.xz`` the modules of the guest as they were when protocol 2 was new.
+tables of the first version, and ``guest-3.tar.xz`` the modules of the guest as they were when protocol 3 was new.
 """
 
 from __future__ import annotations
@@ -70,4 +70,4 @@ def make_guest(path: Path) -> None:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     make_store(folder / "service-1.db")
-    make_guest(folder / "guest-2.tar.xz")
+    make_guest(folder / "guest-3.tar.xz")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from sandbox.guest.protocol.reattach import OWNER_DEAD, TAKE_OVER, Call
+from sandbox.guest.protocol.reattach import OWNER_DEAD, TAKE_OVER, Call, time_of_call
 
 TOKEN, WHERE = bytes(range(100, 132)), b"hostbody"
 KEEP = {"token": TOKEN.hex(), "seconds": 60.0, "where": WHERE.hex()}
@@ -25,7 +25,7 @@ def packed(how: str, present: bytes, at: int) -> tuple[bytes, bytes | None]:
         flags = OWNER_DEAD
     elif how == "refused":
         where, flags = bytes(8), OWNER_DEAD
-    data = Call(nonce, replaces, where, flags).pack(TOKEN)
+    data = Call(nonce, replaces, where, time_of_call(), flags).pack(TOKEN)
     if how == "cut":
         return data[:at], None
     if how == "garbled":

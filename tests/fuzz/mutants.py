@@ -13,7 +13,7 @@ from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol import wire
-from sandbox.guest.protocol.reattach import CALL_BYTES, Call, answer_prefix
+from sandbox.guest.protocol.reattach import CALL_BYTES, Call, answer_prefix, time_of_call
 from sandbox.guest.protocol.wire import Kind
 from sandbox.pipe import transport as transport_module
 from sandbox.pipe.reattaching import ByteStream, call_guest
@@ -148,7 +148,7 @@ class MutantKeep:
         self.stream = MutantStream(nonce, self.stream)
         self.stream.called(answer, frames)
         try:
-            call = Call(nonce, replaces, bytes(8), 0)
+            call = Call(nonce, replaces, bytes(8), time_of_call(), 0)
             rest = call_guest(self.stream, TOKEN, call, time.monotonic() + CALL_SECONDS)
         except OSError as error:
             raise SandboxUnavailableError("pipe_broken", f"Not reached: {error}.") from error

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from sandbox.docker.container.stream import AttachStream
 from sandbox.guest.protocol import wire
-from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, Call
+from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, Call, time_of_call
 from sandbox.pipe.reattaching import call_guest
 from sandbox.pipe.watching import Watch
 
@@ -96,7 +96,7 @@ def live(order: dict[str, Any], connection: socket.socket) -> None:
     )
     stream = DoomedStream(connection, order["up"], order["down"])
     nonce = secrets.token_bytes(wire.NONCE_BYTES)
-    call = Call(nonce, NO_NONCE, WHERE, OWNER_DEAD)
+    call = Call(nonce, NO_NONCE, WHERE, time_of_call(), OWNER_DEAD)
     received = call_guest(stream, board.token, call, time.monotonic() + LIFE_SECONDS)
     host = Host(board, stream, nonce=nonce, received=received)
     host.greet({})

@@ -21,7 +21,7 @@ from sandbox.docker.container import shortcut
 from sandbox.docker.container.stream import AttachStream
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol import wire
-from sandbox.guest.protocol.reattach import Call, answer_prefix
+from sandbox.guest.protocol.reattach import Call, answer_prefix, time_of_call
 from sandbox.limits import Limits
 from sandbox.local.launcher import find_launcher
 from sandbox.pipe.reattaching import ByteStream, call_guest
@@ -119,7 +119,7 @@ class Switchboard:
         """A host that attaches. Raises NoAnswerError where it is refused."""
         nonce = secrets.token_bytes(wire.NONCE_BYTES)
         stream = self.attach()
-        rest = call_guest(stream, self.token, Call(nonce, bytes(8), where, flags), time.monotonic() + seconds)
+        rest = call_guest(stream, self.token, Call(nonce, bytes(8), where, time_of_call(), flags), time.monotonic() + seconds)
         host = Host(self, stream, nonce=nonce, received=rest)
         host.greet({})
         return host
@@ -186,7 +186,7 @@ class Host(Transport):
         stream = self.board.attach()
         try:
             deadline = time.monotonic() + self.give_up_seconds
-            return stream, call_guest(stream, self.board.token, Call(nonce, replaces, WHERE, 0), deadline)
+            return stream, call_guest(stream, self.board.token, Call(nonce, replaces, WHERE, time_of_call(), 0), deadline)
         except OSError as error:
             raise explained(reason, str(error)) from error
 

@@ -19,7 +19,7 @@ from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.images.runtime import GUEST_PACKAGE
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.guest.protocol import wire
-from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, TAKE_OVER, Call, answer_prefix
+from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, TAKE_OVER, Call, answer_prefix, time_of_call
 from sandbox.pipe.reattaching import ByteStream, NoAnswerError, call_guest
 from sandbox.readers import attach, phrased
 
@@ -68,7 +68,7 @@ class EngineKeep:
         """See ``pipe.reattaching.Keep``."""
         if self._dead(FATE_SECONDS):
             raise self._post_mortem(reason, detail)
-        call = Call(nonce, replaces, owners.where(), 0)
+        call = Call(nonce, replaces, owners.where(), time_of_call(), 0)
 
         def attempt() -> tuple[AttachStream, bytes]:
             while self._held():
@@ -172,7 +172,7 @@ def take(
         raise _owned(kept, str(before) if before is not None else "another process of this host")
     dead = OWNER_DEAD if before is not None and not before.alive else 0
     nonce = secrets.token_bytes(wire.NONCE_BYTES)
-    call = Call(nonce, NO_NONCE, owners.where(), TAKE_OVER if take_over else dead)
+    call = Call(nonce, NO_NONCE, owners.where(), time_of_call(), TAKE_OVER if take_over else dead)
     try:
         with translated():
             if client.api.inspect_container(kept.container_id)["State"].get("Paused"):

@@ -48,6 +48,7 @@ class KeptLease(Lease):
         self._nonce = nonce
         self._past_nonces: deque[bytes] = deque(maxlen=MOST_PAST_NONCES)
         self._where = where
+        self._called_at = 0  # the first host did not call
         self.detached = False
         self._kept_seconds = seconds
         # Whether time without a host counts as idle.
@@ -74,11 +75,13 @@ class KeptLease(Lease):
         """Return whether the caller may become the host: there is none, it is the current one, or it may take over.
 
         A host that has lost the sandbox to another does not get it back by calling again, even when that one has left. ``answered``
-        says that the current host has had the answer to its call: what repeats that call comes late.
+        says that the current host has had the answer to its call: what repeats that call comes late. So does a call that was made
+        before that of the current host, at the same place.
         """
         if self.same_host(call):
             return not (answered and call.nonce == self._nonce)
-        if call.replaces != NO_NONCE or call.nonce in self._past_nonces:
+        late = call.where == self._where and call.made_at <= self._called_at
+        if late or call.replaces != NO_NONCE or call.nonce in self._past_nonces:
             return False
         dead = bool(call.flags & OWNER_DEAD) and call.where == self._where
         return bool(self.alone() or dead or call.flags & TAKE_OVER)
@@ -91,7 +94,7 @@ class KeptLease(Lease):
         """Make the caller the host. Returns the answer to its call."""
         if call.nonce != self._nonce:
             self._past_nonces.append(self._nonce)
-        self._nonce, self._where, self.detached = call.nonce, call.where, False
+        self._nonce, self._where, self._called_at, self.detached = call.nonce, call.where, call.made_at, False
         self.renew()
         return self._prefix + call.nonce
 

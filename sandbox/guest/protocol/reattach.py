@@ -2,17 +2,19 @@
 
 A kept sandbox has a token of 32 random bytes. A host calls by sending these bytes, whatever came before them on the pipe:
 
-    token 32 | nonce 8 | nonce it replaces 8 | where 8 | flags u8 | check 8
+    token 32 | nonce 8 | nonce it replaces 8 | where 8 | made at u64 | flags u8 | check 8
 
-``where`` identifies the caller's machine, its boot and the folder of its locks. ``check`` is the start of SHA-256 over token and
-body, so that a call that was cut short and the bytes of the next never look like a valid one. The guest answers a call that it
-accepts with 40 bytes: SHA-256 of the token (see ``answer_prefix``) and the new nonce. After them both directions carry only
+``where`` identifies the caller's machine, its boot and the folder of its locks; ``made at`` is when the call was made, in ns since
+that boot: what a host sent before it was killed may arrive behind the call of the next host. ``check`` is the start of SHA-256 over
+token and body, so that a call that was cut short and the bytes of the next never look like a valid one. The guest answers a call
+that it accepts with 40 bytes: SHA-256 of the token (see ``answer_prefix``) and the new nonce. After them both directions carry only
 frames with that nonce, counted from 0. The guest does not answer a call that it refuses: its current host would read the answer.
 """
 
 from __future__ import annotations
 
 import struct
+import time
 
 from .sha256 import sha256
 
@@ -25,7 +27,7 @@ TAKE_OVER, OWNER_DEAD = 1, 2
 NO_NONCE = bytes(8)
 # A host that was silent for this long is gone: it pings after 30 s of silence.
 SILENT_SECONDS = 75.0
-_BODY = struct.Struct(">8s8s8sB")
+_BODY = struct.Struct(">8s8s8sQB")
 CHECK_BYTES = 8
 CALL_BYTES = TOKEN_BYTES + _BODY.size + CHECK_BYTES
 ANSWER_BYTES = 40
@@ -40,18 +42,24 @@ class Call:
     ``replaces`` is the nonce that the same host used until its stream was cut, NO_NONCE if it has not been the host before.
     """
 
-    __slots__ = ("flags", "nonce", "replaces", "where")
+    __slots__ = ("flags", "made_at", "nonce", "replaces", "where")
 
-    def __init__(self, nonce: bytes, replaces: bytes, where: bytes, flags: int) -> None:
+    def __init__(self, nonce: bytes, replaces: bytes, where: bytes, made_at: int, flags: int) -> None:
         self.nonce = nonce
         self.replaces = replaces
         self.where = where
+        self.made_at = made_at
         self.flags = flags
 
     def pack(self, token: bytes) -> bytes:
         """Encode the call."""
-        body = _BODY.pack(self.nonce, self.replaces, self.where, self.flags)
+        body = _BODY.pack(self.nonce, self.replaces, self.where, self.made_at, self.flags)
         return token + body + _check(token, body)
+
+
+def time_of_call() -> int:
+    """Return the time for a call that is made now."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def answer_prefix(token: bytes) -> bytes:

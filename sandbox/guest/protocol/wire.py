@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Taker: TypeAlias = "Callable[[memoryview], None]"
 
 # Raised when hosts and guests of two versions would misunderstand each other: 2 has the content of ``write`` in the blob.
-PROTOCOL = 2
+PROTOCOL = 3
 HEADER = struct.Struct(">8sIB3sII")
 MAX_PAYLOAD = 256 * 1024
 WINDOW = 2 * 1024 * 1024

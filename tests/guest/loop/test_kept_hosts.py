@@ -24,7 +24,7 @@ from sandbox.pipe.watching import CancelToken, Watch
 from tests.guest.switchboard import Switchboard
 
 TOKEN = secrets.token_bytes(32)
-CALL = Call(b"nonce678", b"before78", b"where678", TAKE_OVER)
+CALL = Call(b"nonce678", b"before78", b"where678", 2**40, TAKE_OVER)
 
 
 def found(pieces: list[bytes]) -> list[bytes]:
@@ -33,10 +33,11 @@ def found(pieces: list[bytes]) -> list[bytes]:
     for data in pieces:
         for piece in finder.feed(data):
             if isinstance(piece, Call):
-                assert (piece.nonce, piece.replaces, piece.where, piece.flags) == (
+                assert (piece.nonce, piece.replaces, piece.where, piece.made_at, piece.flags) == (
                     b"nonce678",
                     b"before78",
                     b"where678",
+                    2**40,
                     TAKE_OVER,
                 )
                 seen.append(b"CALL")
@@ -380,8 +381,8 @@ def test_which_host_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     keeper = keeping.KeptLease(TOKEN, 3600.0, b"present8", b"this8888")
 
-    def asks(replaces: bytes = NO_NONCE, where: bytes = b"that8888", flags: int = 0) -> bool:
-        return keeper.accepts(Call(b"newnonce", replaces, where, flags))
+    def asks(replaces: bytes = NO_NONCE, where: bytes = b"that8888", made_at: int = 9, flags: int = 0) -> bool:
+        return keeper.accepts(Call(b"newnonce", replaces, where, made_at, flags))
 
     assert not asks()
     assert not asks(where=b"this8888")
@@ -394,11 +395,17 @@ def test_which_host_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] += 2
     assert asks()
     assert not asks(replaces=b"other888"), "it has lost the sandbox to another"
-    next_one = Call(b"nextone8", NO_NONCE, b"this8888", 0)
+    next_one = Call(b"nextone8", NO_NONCE, b"this8888", 5, 0)
     keeper.accept(next_one)
     assert keeper.accepts(next_one), "its answer may be late"
     assert not keeper.accepts(next_one, answered=True), "the call is late"
-    assert not keeper.accepts(Call(b"present8", NO_NONCE, b"this8888", TAKE_OVER)), "it was read late"
+    assert not keeper.accepts(Call(b"present8", NO_NONCE, b"this8888", 9, TAKE_OVER)), "it was read late"
     assert not asks()
+    assert asks(where=b"this8888", flags=OWNER_DEAD)
+    assert asks(where=b"this8888", flags=TAKE_OVER)
+    for flags in (OWNER_DEAD, TAKE_OVER):
+        assert not asks(where=b"this8888", made_at=4, flags=flags), "it was made before that of the present host"
+    assert asks(made_at=4, flags=TAKE_OVER), "the clocks of two machines tell nothing"
     keeper.vacate()
+    assert not asks(where=b"this8888", made_at=4)
     assert asks()

@@ -15,7 +15,7 @@ import pytest
 
 from sandbox.docker.container.stream import AttachStream
 from sandbox.errors import SandboxUnavailableError
-from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, TAKE_OVER, Call
+from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, TAKE_OVER, Call, time_of_call
 from sandbox.pipe.reader import pipe_reader
 from sandbox.pipe.reattaching import NoAnswerError
 from tests.guest.doomed_hosts import DoomedHosts
@@ -157,7 +157,7 @@ def test_a_call_that_comes_late_does_not_win(board: Switchboard) -> None:
     """A host calls again while its answer is on the way: that call may be read after another host has taken over."""
     board.first_host().close(detach=True)
     nonce = secrets.token_bytes(8)
-    call = Call(nonce, NO_NONCE, WHERE, OWNER_DEAD | TAKE_OVER).pack(board.token)
+    call = Call(nonce, NO_NONCE, WHERE, time_of_call(), OWNER_DEAD | TAKE_OVER).pack(board.token)
     assert board.guest.stdin is not None
     board.guest.stdin.write(call)
     later = board.another_host(flags=TAKE_OVER)
@@ -168,13 +168,31 @@ def test_a_call_that_comes_late_does_not_win(board: Switchboard) -> None:
     later.close()
 
 
+@pytest.mark.parametrize("flags", [OWNER_DEAD, TAKE_OVER])
+def test_the_call_of_a_killed_host_that_comes_behind_that_of_the_next_does_not_win(board: Switchboard, flags: int) -> None:
+    """The engine passes on what each of two hosts has sent, in any order."""
+    board.first_host().close(detach=True)
+    of_killed = Call(secrets.token_bytes(8), NO_NONCE, WHERE, time_of_call(), flags).pack(board.token)
+    later = board.another_host(flags=OWNER_DEAD)
+    assert board.guest.stdin is not None
+    board.guest.stdin.write(of_killed)
+    assert goes_past(later)
+    assert later.run("echo mine", args={"session": None})[1] == b"mine\n"
+    assert later.resumed == 0
+    later.close(detach=True)
+    board.guest.stdin.write(of_killed)
+    last = board.another_host()
+    assert last.run("echo last")[1] == b"last\n"
+    last.close()
+
+
 def test_a_call_that_is_repeated_late_does_not_disturb_its_host(board: Switchboard) -> None:
     """As by the door, while the engine still holds what was written to standard input."""
     board.first_host().close(detach=True)
     host = board.another_host()
     assert goes_past(host)
     assert board.guest.stdin is not None
-    board.guest.stdin.write(Call(host.nonce, NO_NONCE, WHERE, TAKE_OVER).pack(board.token))
+    board.guest.stdin.write(Call(host.nonce, NO_NONCE, WHERE, time_of_call(), TAKE_OVER).pack(board.token))
     assert goes_past(host)
     assert host.run("seq 50000", args={"session": None})[1].endswith(b"\n50000\n")
     assert host.resumed == 0

@@ -1,6 +1,6 @@
 """A service finds the sandboxes of the version before it: with an older guest it serves them, with another protocol it refuses to.
 
-``tests/formats/guest-2.tar.xz`` is the guest as a version before this one had it.
+``tests/formats/guest-3.tar.xz`` is the guest as a version before this one had it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.servers.gamebox_service import ServiceProcess
 from .api import Api
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
-RECORDED = Path(__file__).parents[2] / "formats" / "guest-2.tar.xz"
+RECORDED = Path(__file__).parents[2] / "formats" / "guest-3.tar.xz"
 # The service of another version: the same host with the guest that was recorded, which speaks the protocol ``speaks``.
 OTHER = """
 import sys, tarfile
@@ -27,7 +27,7 @@ speaks = {speaks}
 with tarfile.open({recorded!r}) as tar:
     files = {{each.name: tar.extractfile(each).read() for each in tar}}
 wire = runtime.GUEST_PACKAGE + "/protocol/wire.py"
-files[wire] = files[wire].replace(b"PROTOCOL = 2\\n", b"PROTOCOL = %d\\n" % speaks)
+files[wire] = files[wire].replace(b"PROTOCOL = 3\\n", b"PROTOCOL = %d\\n" % speaks)
 runtime.guest_files = lambda: files
 
 from sandbox.guest.protocol import wire
@@ -59,7 +59,7 @@ def service_of(place: Path, tmp_path: Path) -> Iterator[Callable[..., ServicePro
 
 
 def test_sandboxes_with_an_older_guest_are_served(service_of: Callable[..., ServiceProcess]) -> None:
-    older = service_of(speaks=2).start()
+    older = service_of(speaks=3).start()
     with Api(older) as api:
         ident = api.create(image=IMAGE)
         api.run(ident, "echo kept > kept.txt")
