@@ -73,6 +73,8 @@ class DockerBackend:
         self._spec, self._profile, self._limits, self._env, self._report = spec, profile, limits, env, report
         self.name = f"gamebox-{secrets.token_hex(8)}"
         self.labels: Mapping[str, str] = {}  # further ones, for the container that is made
+        # Builds the image that the spec only describes, and returns its id.
+        self.build_image: Callable[[], str] | None = None
         # In the place of the spec's image: one that was made from a container of that.
         self.root_image = ""
         # The ids of volumes by their paths, and how much they may hold, which is measured with the rest of the disk.
@@ -135,6 +137,8 @@ class DockerBackend:
         return client
 
     def _image(self, client: docker.DockerClient) -> str:
+        if self.build_image is not None:
+            return self.build_image()
         return ensure_image(client, self._spec.image, report=self._report, pull=self._spec.pull)
 
     def _make(self, client: docker.DockerClient, image_id: str, request: StartRequest) -> GuestStream:
@@ -205,7 +209,8 @@ class DockerBackend:
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
     ) -> tuple[RuntimeVolume, AttachStream]:
         if self._spec.keep:
-            spec = replace(self._spec, network=request.network).without_host()
+            found = self._spec.image if self.build_image is None else image_id
+            spec = replace(self._spec, image=found, network=request.network).without_host()
             names = tuple(name.name for name in request.names)
             self.kept = Kept(self.name, kept.new_token(), spec, disk, names)
             self._ownership = self._ownership or owners.claim(self.name)

@@ -38,6 +38,7 @@ _COMMIT_ATTEMPTS = 3
 _TURN_SECONDS = 0.1
 _READY_TURN_SECONDS = 0.5
 BASE, FINALIZE = "base", "finalize"
+IN_CACHE = "in the cache"
 ProvideBase = Callable[..., str]
 """Called with client, name and ``report=``; returns the id of an image. See ``ensure_image``."""
 
@@ -83,8 +84,8 @@ class Build:
     ``network`` and ``ceiling`` apply to the sandboxes of the steps as to any other sandbox of the owner. ``env`` are variables for
     the commands of this build only, which may be secret: those of 8 and more characters are masked in the log, and none is in a
     configuration or a key of the cache. ``ca_bundle`` are certificates that the commands trust, which no layer has either, and
-    ``cache`` serves them packages. ``provide_base`` makes or gets a missing base. ``complete`` is called with the surroundings before the first
-    step that is not in the cache, and returns those to use.
+    ``cache`` serves them packages. ``provide_base`` makes or gets a missing base. ``complete`` is called with the surroundings
+    before the first step that is not in the cache, and returns those to use.
     ``report`` gets the log, one call at a time. ``on_sandbox(id, True)`` is called when a step's sandbox is about to start and
     ``on_sandbox(id, False)`` when it has ended, for quotas: what the first raises ends the build.
     ``run_start`` also starts the image once with its start command and waits until its ready command says 0.
@@ -216,7 +217,7 @@ class Build:
             cached = None if force else engine.find_cached(client, self._owner, key)
             if cached is not None:
                 self._steps_cached += 1
-                self._log.say("in the cache")
+                self._log.say(IN_CACHE)
                 return cached
             self._steps_run += 1
             try:

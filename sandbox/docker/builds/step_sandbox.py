@@ -50,9 +50,9 @@ class Surroundings:
     ceiling: Ceiling | None
     env: Mapping[str, str]
     ca_bundle: Path | None
-    cache: PackageCache | None
     runtime: str | None
     on_sandbox: Callable[[str, bool], None]
+    cache: PackageCache | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
 
 

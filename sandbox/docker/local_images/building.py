@@ -13,10 +13,10 @@ import docker
 
 from sandbox.argument_types import check_callable, check_types, check_variables
 from sandbox.docker.builds.archives import ArchiveStore
-from sandbox.docker.builds.build import Build, BuildLimits, BuiltImage
+from sandbox.docker.builds.build import IN_CACHE, Build, BuildLimits, BuiltImage
 from sandbox.docker.builds.log import LogEntry
 from sandbox.docker.builds.step_sandbox import Surroundings
-from sandbox.docker.builds.steps import Plan
+from sandbox.docker.builds.steps import Plan, Step
 from sandbox.docker.images.images import ensure_image
 from sandbox.docker.images.recipes import CA_BUNDLE_VARIABLE, HOST_CA_BUNDLE
 from sandbox.errors import ErrorCode, SandboxError, configuration_error
@@ -94,6 +94,24 @@ def build(
             return work.run()
 
 
+def step_titles(image: Image, report: Callable[[str], None]) -> Callable[[LogEntry], None]:
+    """Return a listener to a build's log that reports each step which is not in the cache, once, before its first output."""
+    waiting: dict[str, str] = {}
+
+    def hear(entry: LogEntry) -> None:
+        title = waiting.pop(entry.step, None)
+        if entry.step.isdecimal() and entry.step not in seen:
+            seen.add(entry.step)
+            waiting[entry.step] = entry.text
+        elif title is not None and entry.text != IN_CACHE:
+            report(f"building the image, step {entry.step} of {len(image.steps)}: {title[:200]}")
+        if entry.level in ("warn", "error"):
+            report(entry.text)
+
+    seen: set[str] = set()
+    return hear
+
+
 def provide_base(client: docker.DockerClient, name: str, report: Callable[[str], None], *, pull: bool = False) -> str:
     """Return the id of a base image; one of ours is made if it is missing, also where no registry has its parent."""
     from sandbox.docker.setup import debian
@@ -131,7 +149,7 @@ def _with_package_sources(surroundings: Surroundings) -> Surroundings:
 def _plan(image: Image, store: ArchiveStore, force: bool) -> Plan:
     """Return what to do, with the files that are copied in the store. Raises SandboxError."""
     packed: dict[tuple[Path, str], str] = {}
-    steps = []
+    steps: list[Step] = []
     for step in image.steps:
         if not isinstance(step, CopyFiles):
             steps.append(step)

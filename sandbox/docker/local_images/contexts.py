@@ -6,8 +6,9 @@ import fnmatch
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
-from docker.utils.build import PatternMatcher
+from docker.utils.build import PatternMatcher  # takes texts, whatever its stubs say
 
 from sandbox.docker.builds.steps import invalid
 from sandbox.errors import ErrorCode, SandboxError
@@ -28,7 +29,7 @@ def locate(path: Path) -> tuple[Path, str]:
     whole = path.expanduser().absolute()
     if not os.path.lexists(whole):
         raise SandboxError(
-            ErrorCode.path_not_found, f"{value_text(str(path), 300)} does not exist on this host.", "Name a file or a folder of this host."
+            ErrorCode.path_not_found, f"{value_text(str(path), 300)} does not exist on this host.", "Name a file or a folder of it."
         )
     return (whole, ".") if whole.is_dir() else (whole.parent, whole.name)
 
@@ -95,7 +96,7 @@ def _entries(
 
     for entry in folders.walk(start, enters):
         name = entry.path[len(start) :]
-        if _is_wanted(name, wanted) and (ignored is None or not ignored.matches(name)):
+        if _is_wanted(name, wanted) and (ignored is None or not ignored.matches(cast("Any", name))):
             yield entry, name
 
 
@@ -117,7 +118,7 @@ def _fit(parts: Iterable[str], wanted: list[str]) -> bool:
 
 def _is_left_out(folder: str, ignored: PatternMatcher | None) -> bool:
     """Return whether a folder is left out with all that is below it."""
-    if ignored is None or not ignored.matches(folder):
+    if ignored is None or not ignored.matches(cast("Any", folder)):
         return False
     excepted = (pattern.cleaned_pattern for pattern in ignored.patterns if pattern.exclusion)
     return not any(each.startswith(f"{folder}/") or "*" in each for each in excepted)

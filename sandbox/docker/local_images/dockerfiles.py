@@ -27,7 +27,7 @@ def read_dockerfile(file: Path, context: Path, arguments: Mapping[str, str], arc
         ) from None
     except OSError as error:
         raise SandboxError(
-            ErrorCode.io_error, f"{value_text(str(file), 300)} cannot be read: {error.strerror}.", "Name a Dockerfile that can be read."
+            ErrorCode.io_error, f"{value_text(str(file), 300)} cannot be read: {error.strerror}.", "Name a file that can be read."
         ) from error
     except UnicodeDecodeError:
         raise invalid(f"{value_text(str(file), 300)} is not text in UTF-8.", "Name a Dockerfile.") from None

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 DEBIAN = "gamebox/base"
 _NO_ARCHIVE = "0" * 64
 _APT = (
-    "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends {packages} "
+    "apt-get -o Acquire::Languages=none update -q && "
+    "DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends {packages} "
     "&& apt-get clean && rm -rf /var/lib/apt/lists/*"
 )
 _PIP = "python3 -m pip install --root-user-action=ignore --no-cache-dir {packages}"
@@ -115,7 +116,8 @@ class Image:
         if isinstance(command, str):
             return self._with(Run(command, user=user, timeout_seconds=timeout_seconds))
         argv = tuple(command)
-        check_types("Image.run", **{"a word of command": (next((w for w in argv if not isinstance(w, str)), ""), str)})
+        for word in argv:
+            check_types("Image.run", **{"a word of command": (word, str)})
         return self._with(Run(argv=argv, user=user, timeout_seconds=timeout_seconds))
 
     def copy(
@@ -123,9 +125,10 @@ class Image:
     ) -> Self:
         """Copy a file, or the content of a folder, of this host to ``destination``.
 
-        The ``destination`` of a file is a folder if it ends with "/". The source is read when the image is built, without following links;
-        files that ``.dockerignore`` in a folder names are left out. All files get the same date: only their names, modes and bytes
-        decide whether the layer is in the cache. ``owner`` is "user", "user:group" or "" for root; ``mode`` that of every file.
+        The ``destination`` of a file is a folder if it ends with "/". The source is read when the image is built, without following
+        links; files that ``.dockerignore`` in a folder names are left out. All files get the same date: only their names, modes
+        and bytes decide whether the layer is in the cache. ``owner`` is "user", "user:group" or "" for root; ``mode`` that of
+        every file.
         Raises SandboxError ``path_not_found``, ``invalid_arguments``.
         """
         from sandbox.docker.builds.dockerfile import literal
@@ -175,7 +178,7 @@ class Image:
         force: bool = False,
         cancel: CancelToken | None = None,
     ) -> BuiltImage:
-        """Build the image and return it; ``name`` is one for the engine, as in "app" or "team/app:2", for ``DockerEnvironment(name)``.
+        """Build the image and return it. ``name``, as in "app" or "team/app:2", is what the engine and ``DockerEnvironment`` call it.
 
         ``on_log`` gets each line of the log as it comes. The steps reach the hosts that ``network`` opens, by default every public
         host and the package sources of this host (docs/how-to/make-an-image.md). ``env`` are variables for the commands of this
@@ -223,7 +226,7 @@ def _quoted(what: str, packages: tuple[str, ...]) -> str:
     for package in packages:
         check_types(f"Image.{what}", package=(package, str))
         if not package.strip() or package.startswith("-"):
-            raise invalid(f"{value_text(package)} is not a package.", f'Name packages, as in {what}("jq"); use run(...) for options.')
+            raise invalid(f"{value_text(package)} is not a package.", f'Name some, as in {what}("jq"); options need run(...).')
     if not packages:
         raise invalid(f"Image.{what}() has no package.", f'Name some, as in {what}("jq").')
     return shlex.join(packages)
