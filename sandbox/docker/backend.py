@@ -26,7 +26,7 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.engine.turns import turns
-from sandbox.docker.images.images import ensure_image, image_variables, is_built
+from sandbox.docker.images.images import ensure_image, image_contents, image_variables, is_built
 from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
@@ -87,6 +87,7 @@ class DockerBackend:
         self._disk: Disk | None = None
         self._runtime = RuntimeVolume("")
         self._image_env: list[str] = []
+        self._contents = ""  # what the image says
         self.starts_filled = False  # with files of its image in the workspace
         self.kept: Kept | None = None
         self._ownership: Ownership | None = None
@@ -145,7 +146,7 @@ class DockerBackend:
         """Make a container of the image, and open its stream."""
         runtime = ensure_runtime(client, report=self._report)
         with translated():
-            image_env = image_variables(client, image_id)
+            image_env, self._contents = image_variables(client, image_id), image_contents(client, image_id)
         with turns.turn():
             # With a root of its own the sandbox goes on with files that it had: they come from its snapshot.
             filled = is_built(client, image_id) and not self.root_image
@@ -409,6 +410,7 @@ class DockerBackend:
         runtime = "" if spec.runtime is None else f", OCI runtime {spec.runtime}"
         return Description(
             sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {COMMANDS}",
+            contents=self._contents,
             summary=(*(() if self.container_id is None else (self.container_id[:8],)), spec.image),
             disk="" if disk is None else disk.describe(),
             workspace_bytes=None if disk is None else disk.workspace_bytes or None,

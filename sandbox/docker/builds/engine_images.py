@@ -21,7 +21,9 @@ from sandbox.docker.container.create import labels as sandbox_labels
 from sandbox.docker.container.removal import remove
 from sandbox.docker.engine.client import image_not_found, translated
 from sandbox.docker.images.images import BUILD_LABEL
+from sandbox.docker.images.manifests import MANIFEST_LABEL
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.readers import Hint
 from sandbox.text.wording import value_text
 
 from .configuration import Configuration
@@ -90,7 +92,10 @@ def check_replaceable(client: docker.DockerClient, owner: str, name: str) -> Non
         raise SandboxError(
             ErrorCode.invalid_arguments,
             f"{value_text(name)} is the name of an image that Gamebox did not build.",
-            "Choose another name; or remove that image first, with docker image rm.",
+            Hint(
+                "Choose another name; or remove that image first, with docker image rm.",
+                cli="Choose another --tag; or remove that image first, with docker image rm.",
+            ),
         )
 
 
@@ -179,7 +184,8 @@ def commit(
 def settings_of(parent: EngineImage, plan: Plan, configuration: Configuration, *, finished: bool) -> dict[str, Any]:
     """Return what an image is configured with, in the words of the engine. All fields that a commit merges are set."""
     config = parent.config
-    labels = {name: value for name, value in parent.labels.items() if not name.startswith("dev.gamebox.")}
+    kept = {name for name in parent.labels if not name.startswith("dev.gamebox.") or name == MANIFEST_LABEL}
+    labels = {name: parent.labels[name] for name in kept}
     ports = dict(config.get("ExposedPorts") or {})
     entrypoint, command = config.get("Entrypoint"), config.get("Cmd")
     if finished:

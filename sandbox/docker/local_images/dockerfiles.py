@@ -8,6 +8,7 @@ from pathlib import Path
 from sandbox.docker.builds.dockerfile import MOST_BYTES, parse_dockerfile
 from sandbox.docker.builds.steps import Plan, invalid
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.readers import Hint
 from sandbox.text.wording import value_text
 
 
@@ -23,7 +24,7 @@ def read_dockerfile(file: Path, context: Path, arguments: Mapping[str, str], arc
         text = content.decode()
     except FileNotFoundError:
         raise SandboxError(
-            ErrorCode.path_not_found, f"There is no Dockerfile {value_text(str(file), 300)}.", "Name the file, or its folder."
+            ErrorCode.path_not_found, f"There is no Dockerfile {value_text(str(file), 300)}.", Hint("Name the file, or its folder.", cli="Name it with --file, or its folder as CONTEXT.")
         ) from None
     except OSError as error:
         raise SandboxError(
