@@ -160,14 +160,18 @@ class ArchiveReader:
                 if ".." in parts:
                     raise unsafe(f"{value_text(member.name)} in the layer {value_text(name)} leads out of it")
 
-    def layer_contents(self) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Yield for each layer its bytes unpacked, and pieces of it, which have to be used before the next layer.
+    def layer_contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+        """Yield each layer once, in the order of the archive: its name, its bytes unpacked, and pieces, to be used before the next.
 
         What was changed since it was checked has another hash, and the engine refuses it.
         """
-        for name in self.layers:
-            with _worded(), self._tar() as tar:
-                yield self._sizes[name], _exactly(_unpacked(_content(tar, name)), self._sizes[name])
+        with _worded(), self._tar() as tar:
+            for member in tar:
+                tar.members = []
+                name = _normal(member.name)
+                if name in self._sizes and member.isreg():
+                    content = _unpacked(cast("BinaryIO", tar.extractfile(member)))
+                    yield name, self._sizes[name], _exactly(content, self._sizes[name])
 
 
 class _Bounded(io.RawIOBase):
@@ -190,6 +194,9 @@ class _Bounded(io.RawIOBase):
 
     def tell(self) -> int:
         return self._source.tell()
+
+    def seekable(self) -> bool:
+        return True
 
     def _check(self, place: int) -> None:
         if place > self._most:
@@ -226,6 +233,9 @@ class _Hashed(io.RawIOBase):
 
     def tell(self) -> int:
         return self.count
+
+    def seekable(self) -> bool:
+        return True
 
     def finish(self) -> str:
         """Read the rest, and return the hash of all."""
