@@ -22,11 +22,13 @@ from sandbox.docker.local_images.stored import list_images, remove_image
 from sandbox.errors import ErrorCode
 from tests.programs import run_gamebox
 
-from .made_images import busybox_image, remove_image as remove_made, static_busybox
+from .made_images import busybox_image, static_busybox
+from .made_images import remove_image as remove_made
 from .own_engine import lacking
 
 pytestmark = pytest.mark.engine
 
+Make = Callable[..., DockerEnvironment]
 SMALL = Limits(memory_bytes=256 << 20, disk_bytes=128 << 20)
 TOOLS = "sh cat ls echo id env sleep"
 # Names of the engine are for all: another run of these tests must not meet ours.
@@ -74,10 +76,11 @@ def refused(call: Callable[[], object]) -> SandboxError:
     return caught.value
 
 
-def test_an_image_is_built_from_a_value_and_started(base: str, tmp_path: Path, docker_env: Callable[..., DockerEnvironment]) -> None:
+def test_an_image_is_built_from_a_value_and_started(base: str, tmp_path: Path, docker_env: Make) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.txt").write_text("one")
-    image = Image.of(base).copy(tmp_path / "files", "/srv").env(MODE="test").workdir("/srv").run("echo $MODE $SECRET >made; cat a.txt")
+    image = Image.of(base).copy(tmp_path / "files", "/srv").env(MODE="test").workdir("/srv")
+    image = image.run("echo $MODE $SECRET >made; cat a.txt")
     log: list[LogEntry] = []
     options: dict[str, Any] = {"limits": SMALL, "network": Network.none(), "env": {"SECRET": "not-to-be-shown"}}
     first = image.build(f"{NAME}/a:1", on_log=log.append, **options)
@@ -125,7 +128,7 @@ def test_a_name_that_another_image_has_is_left_alone(base: str, client: docker.D
         remove_made(client, f"{NAME}/foreign")
 
 
-def test_an_image_moves_in_an_archive(base: str, tmp_path: Path, docker_env: Callable[..., DockerEnvironment]) -> None:
+def test_an_image_moves_in_an_archive(base: str, tmp_path: Path, docker_env: Make) -> None:
     Image.of(base).env(MODE="moved").run("echo kept >/made").build(f"{NAME}/m", limits=SMALL, network=Network.none())
     with export_file(tmp_path / "m.tar.gz", replace=False) as file:
         export_image(f"{NAME}/m", file)
@@ -151,7 +154,8 @@ def test_an_image_moves_in_an_archive(base: str, tmp_path: Path, docker_env: Cal
 
 def test_the_commands(base: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one")
-    (tmp_path / "Dockerfile").write_text(f"FROM {base}\nARG WHO=you\nCOPY *.txt /srv/\nRUN echo hello $WHO >/srv/hello; echo output\n")
+    lines = f"FROM {base}\nARG WHO=you\nCOPY *.txt /srv/\nRUN echo hello $WHO >/srv/hello; echo output\n"
+    (tmp_path / "Dockerfile").write_text(lines)
     name = f"{NAME}/cli"
     none = ("--network", "none", "--memory", "256m", "--disk", "128m")
     built = gamebox("image", "build", "--tag", name, "--arg", "WHO=me", *none, str(tmp_path))

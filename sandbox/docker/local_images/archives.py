@@ -45,8 +45,8 @@ class Imported:
     bytes: int
 
 
-def export_image(name: str, file: BinaryIO, report: Callable[[int], None] = lambda _bytes: None) -> int:
-    """Write an image as a tar that ``import_image`` and ``docker load`` read, and return its bytes, which ``report`` gets as they grow.
+def export_image(name: str, file: BinaryIO) -> int:
+    """Write an image as a tar that ``import_image`` and ``docker load`` read, and return its bytes.
 
     Raises SandboxError, OSError.
     """
@@ -57,7 +57,6 @@ def export_image(name: str, file: BinaryIO, report: Callable[[int], None] = lamb
         for chunk in client.api.get_image(name, chunk_size=_CHUNK):
             file.write(chunk)
             written += len(chunk)
-            report(written)
     return written
 
 

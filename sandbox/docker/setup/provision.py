@@ -37,8 +37,8 @@ def setup(report: Callable[[str], None], more: Iterable[str] = ()) -> None:
     """Make sure that an engine answers and has our images and the guest's runtime; do only what is missing.
 
     If no engine answers, root on Debian or Ubuntu installs docker.io and starts its daemon. Images older than their recipe are
-    rebuilt. ``more`` names further images of ours to make. ``report`` gets one line for each step that takes time, or one that lists
-    what is there if nothing was missing.
+    rebuilt. ``more`` names further images of ours to make. ``report`` gets one line for each step that takes time, or one that
+    lists what is there if nothing was missing.
     Raises SandboxError.
     """
     steps: list[str] = []

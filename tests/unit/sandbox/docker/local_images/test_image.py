@@ -75,7 +75,8 @@ def test_wrong_types_are_said_by_name() -> None:
 
 
 def test_a_dockerfile_becomes_steps_with_the_files_of_its_context(tree: Path) -> None:
-    (tree / "Dockerfile").write_text('FROM gamebox/base\nARG V=1\nCOPY app $WHERE/\nCOPY $X /y\nRUN echo $V\nLABEL a=b\nCMD ["x"]\n')
+    lines = ("FROM gamebox/base", "ARG V=1", "COPY app $WHERE/", "COPY $X /y", "RUN echo $V", "LABEL a=b", 'CMD ["x"]')
+    (tree / "Dockerfile").write_text("\n".join(lines))
     image = Image.from_dockerfile(tree / "Dockerfile", arguments={"V": "2"})
     first, second, run = image.steps
     assert isinstance(first, CopyFiles) and (first.root, first.source, first.step.destination) == (tree, "app", "$WHERE/")
