@@ -12,7 +12,7 @@ from sandbox.service.clock import now
 from sandbox.service.fleet.creating import new_sandbox
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.http.bodies import CreateSandbox, UpdateSandbox
-from sandbox.service.store.volumes import VolumeRecord
+from sandbox.service.store.tables.volumes import VolumeRecord
 
 from .volumes import CONTENT, OPTION
 
