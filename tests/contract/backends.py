@@ -12,6 +12,8 @@ from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.testing import FakeRun, Ran
 from tests.servers.gamebox_service import shared_service
 
+from . import images
+
 MIB = 1 << 20
 # Small, so that every bound is reached quickly.
 LIMITS = Limits(
@@ -64,6 +66,14 @@ class Backend:
     make: Callable[[], SandboxedEnvironment]
     capabilities: frozenset[str]
     needs_engine: bool = False
+    extra_image: bool = False
+
+
+def _in_image(name: str, make: Callable[[], str], *capabilities: str) -> Backend:
+    def started() -> SandboxedEnvironment:
+        return DockerEnvironment(make(), limits=LIMITS)
+
+    return Backend(name, started, frozenset({ISOLATED, FORWARDS, *capabilities}), needs_engine=True, extra_image=True)
 
 
 BACKENDS = (
@@ -71,6 +81,9 @@ BACKENDS = (
     Backend("remote", remote, frozenset({SHELL, ISOLATED, FORWARDS}), needs_engine=True),
     Backend("local", lambda: LocalEnvironment(limits=LIMITS), frozenset({SHELL, FORWARDS})),
     Backend("fake", lambda: FakeEnvironment(commands=TABLE, limits=LIMITS), frozenset()),
+    _in_image("musl", images.musl, SHELL),
+    _in_image("busybox", images.busybox, SHELL),
+    _in_image("static", images.static),
 )
 
 
