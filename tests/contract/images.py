@@ -10,9 +10,6 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-import docker
-import pytest
-
 from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import connect
 from tests.integration.made_images import BARE_FOLDERS, import_image, remove_image, static_busybox

@@ -53,8 +53,9 @@ def _build(folder: Path) -> Path | None:
     source = folder / "dash"
     source.mkdir()
     subprocess.run(["tar", "xf", next(folder.glob("dash_*.orig.tar.*")), "-C", source, "--strip-components=1"], check=True)
+    env = {**os.environ, "CC": "musl-gcc"}
     for command in (["./configure", "--quiet"], ["make", "CC_FOR_BUILD=gcc"], ["strip", "src/dash"]):
-        made = subprocess.run(command, cwd=source, env={**os.environ, "CC": "musl-gcc"}, capture_output=True, text=True, check=False)
+        made = subprocess.run(command, cwd=source, env=env, capture_output=True, text=True, check=False)
         if made.returncode != 0:
             pytest.fail(f"{command} failed: {(made.stdout + made.stderr)[-2000:]}", pytrace=False)
     return source / "src" / "dash"
