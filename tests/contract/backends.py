@@ -21,9 +21,12 @@ LIMITS = Limits(
     timeout_seconds=60, background_commands=8, max_timeout_seconds=3600,
 )  # fmt: skip
 
-# shell: commands are really carried out · processes: they can be seen, killed and leave others behind · links: a command
-# makes them · isolated: the user is not root and the host out of reach · forwards: its ports can lead to this host
-SHELL, ISOLATED, FORWARDS = "shell", "isolated", "forwards"
+# commands: command text is answered · shell: it is really carried out, by a POSIX shell with the programs of busybox beside it ·
+# bash, python: they are in the image · debian: what only its essential packages have (flock, pgrep, printenv, GNU's touch)
+# isolated: the user is not root and the host out of reach · forwards: its ports can lead to this host
+COMMANDS, SHELL, ISOLATED, FORWARDS = "commands", "shell", "isolated", "forwards"
+BASH, PYTHON, DEBIAN = "bash", "python", "debian"
+WHOLE = frozenset({COMMANDS, SHELL, BASH, PYTHON, DEBIAN})
 
 
 def _counted(run: FakeRun) -> str | Ran:
@@ -77,12 +80,12 @@ def _in_image(name: str, make: Callable[[], str], *capabilities: str) -> Backend
 
 
 BACKENDS = (
-    Backend("docker", lambda: DockerEnvironment(limits=LIMITS), frozenset({SHELL, ISOLATED, FORWARDS}), needs_engine=True),
-    Backend("remote", remote, frozenset({SHELL, ISOLATED, FORWARDS}), needs_engine=True),
-    Backend("local", lambda: LocalEnvironment(limits=LIMITS), frozenset({SHELL, FORWARDS})),
-    Backend("fake", lambda: FakeEnvironment(commands=TABLE, limits=LIMITS), frozenset()),
-    _in_image("musl", images.musl, SHELL),
-    _in_image("busybox", images.busybox, SHELL),
+    Backend("docker", lambda: DockerEnvironment(limits=LIMITS), WHOLE | {ISOLATED, FORWARDS}, needs_engine=True),
+    Backend("remote", remote, WHOLE | {ISOLATED, FORWARDS}, needs_engine=True),
+    Backend("local", lambda: LocalEnvironment(limits=LIMITS), WHOLE | {FORWARDS}),
+    Backend("fake", lambda: FakeEnvironment(commands=TABLE, limits=LIMITS), frozenset({COMMANDS})),
+    _in_image("musl", images.musl, COMMANDS, SHELL),
+    _in_image("busybox", images.busybox, COMMANDS, SHELL),
     _in_image("static", images.static),
 )
 

@@ -1,7 +1,7 @@
 """Why a program that is there cannot be started: its loader or its interpreter is missing, or it is for another machine.
 
-The kernel reports a missing loader as it reports a missing program. The files read here may be hostile: they are read bounded, as the
-user of the command.
+The kernel reports a missing loader as it reports a missing program. The files read here may be hostile: they are read bounded, as
+the user of the command.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_HEADERS = 64
 LONGEST_NAME = 256
 _PT_INTERP = 3
 # By e_machine of elf(5).
-MACHINES = {3: "i386", 20: "ppc", 21: "ppc64", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64", 258: "loongarch64"}
+MACHINES = {3: "i386", 21: "ppc64", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64", 258: "loongarch64"}
 
 
 def explain_start(program: str, path: str, cwd: str) -> dict[str, Any]:
