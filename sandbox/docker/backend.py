@@ -26,7 +26,7 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.engine.turns import turns
-from sandbox.docker.images.images import ensure_image, image_variables, is_built
+from sandbox.docker.images.images import ensure_image, image_variables, image_volumes, is_built
 from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
@@ -40,7 +40,7 @@ from sandbox.network.services.names import for_guest
 from sandbox.pipe.transport import Transport
 
 from .container import create as container
-from .container import enforcement, postmortem, volumes
+from .container import enforcement, image_problems, postmortem, volumes
 from .container import preflight as fitting
 from .kept import attach as reaching
 from .kept import kept, owners, waiting
@@ -84,6 +84,7 @@ class DockerBackend:
         self._events: EngineEvents | None = None
         self._disk: Disk | None = None
         self._shell: object = None
+        self._declares_volumes = False
         self._runtime = RuntimeVolume("")
         self._image_env: list[str] = []
         self.starts_filled = False  # with files of its image in the workspace
@@ -143,6 +144,7 @@ class DockerBackend:
         runtime = ensure_runtime(client, report=self._report)
         with translated():
             image_env = image_variables(client, image_id)
+            self._declares_volumes = bool(image_volumes(client, image_id))
         with turns.turn():
             # With a root of its own the sandbox goes on with files that it had: they come from its snapshot.
             filled = is_built(client, image_id) and not self.root_image
@@ -213,7 +215,8 @@ class DockerBackend:
         try:
             return self._started_anyhow(client, image_id, runtime, disk, request)
         except SandboxError as error:
-            raise enforcement.refusal(error, self._limits) from error
+            refused = enforcement.refusal(error, self._limits)
+            raise image_problems.explain_failed_start(refused, self._spec.image) from error
 
     def _started_anyhow(
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
@@ -255,6 +258,7 @@ class DockerBackend:
                 self._creating = True
                 self.container_id = container.create(client, image_id, self.name, runtime, shape)
                 self._creating = False
+            image_problems.check_files_of_users(client, self.container_id, spec.image, image_id)
             self.stream = reaching.attach_stream(client, self.container_id)
             self._wait_for_sweep = sweep_beside(client)
             client.api.start(self.container_id)
@@ -290,6 +294,7 @@ class DockerBackend:
         self.stream.ends_with_engine = self.kept is None
         take_shortcut(connect(), self.container_id, facts.get("pipes"), transport, self.stream)
         if not self.attached:
+            image_problems.check_links(facts)
             enforcement.check(self._limits, self._disk, container.places(self._limits, self._profile), facts)
         self._wait_for_sweep()
 
@@ -326,7 +331,7 @@ class DockerBackend:
                 ownership.release(gone=gone)
 
         ends_itself = self._runs and self.kept is None and not self._is_paused()
-        has_volumes = self._disk is not None and bool(self._disk.mounts)
+        has_volumes = self._declares_volumes or (self._disk is not None and bool(self._disk.mounts))
         events = self._events if ends_itself else None
         closed = Removal(self.name, self.container_id or "", release, events, self._creating, has_volumes)
         try:

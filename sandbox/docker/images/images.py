@@ -35,7 +35,7 @@ MakeBase = Callable[[docker.DockerClient, Iterable[str], Callable[[str], None]],
 """Makes a base image with these packages from the host's own sources, and returns its name; see ``docker.setup.debian``."""
 
 _log = logging.getLogger(__name__)
-_facts: dict[str, tuple[tuple[str, ...], bool]] = {}
+_facts: dict[str, tuple[tuple[str, ...], bool, tuple[str, ...]]] = {}
 _MOST_KNOWN = 256
 
 
@@ -112,15 +112,20 @@ def image_variables(client: docker.DockerClient, image_id: str) -> list[str]:
     return list(_facts_of(client, image_id)[0])
 
 
+def image_volumes(client: docker.DockerClient, image_id: str) -> tuple[str, ...]:
+    """Return the volumes that an image declares, which an id stands for. Raises docker-py's errors."""
+    return _facts_of(client, image_id)[2]
+
+
 def is_built(client: docker.DockerClient, image_id: str) -> bool:
     """Return whether a build made the image, which an id stands for (see BUILD_LABEL). Raises docker-py's errors."""
     return _facts_of(client, image_id)[1]
 
 
-def _facts_of(client: docker.DockerClient, image_id: str) -> tuple[tuple[str, ...], bool]:
+def _facts_of(client: docker.DockerClient, image_id: str) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
     if image_id not in _facts:
         _inspect(client, image_id)
-    return _facts.get(image_id, ((), False))
+    return _facts.get(image_id, ((), False, ()))
 
 
 def _silent(_line: str) -> None:
@@ -135,7 +140,8 @@ def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
         return None
     config = found.get("Config") or {}
     labels = config.get("Labels") or {}
-    _facts[str(found["Id"])] = tuple(config.get("Env") or ()), bool(labels.get(BUILD_LABEL))
+    volumes = tuple(sorted(config.get("Volumes") or ()))
+    _facts[str(found["Id"])] = tuple(config.get("Env") or ()), bool(labels.get(BUILD_LABEL)), volumes
     while len(_facts) > _MOST_KNOWN:
         with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
             del _facts[next(iter(_facts))]
