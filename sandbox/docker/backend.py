@@ -254,11 +254,13 @@ class DockerBackend:
         with contextlib.suppress(RuntimeError):  # no more threads: then ``close`` does its work
             remover.begin()
         with translated():
+            container.declared_mounts(client, image_id, self.name, runtime, shape)  # refused before anything can have been created
             with kept.naming(client, self.name, spec.name if spec.keep else None):
                 self._creating = True
                 self.container_id = container.create(client, image_id, self.name, runtime, shape)
                 self._creating = False
-            image_problems.check_files_of_users(client, self.container_id, spec.image, image_id)
+            if self.root_image or not spec.image.startswith("gamebox/"):  # ours are as they should be
+                image_problems.check_files_of_users(client, self.container_id, spec.image, image_id)
             self.stream = reaching.attach_stream(client, self.container_id)
             self._wait_for_sweep = sweep_beside(client)
             client.api.start(self.container_id)
@@ -332,7 +334,8 @@ class DockerBackend:
 
         ends_itself = self._runs and self.kept is None and not self._is_paused()
         has_volumes = self._declares_volumes or (self._disk is not None and bool(self._disk.mounts))
-        events = self._events if ends_itself else None
+        # The engine itself leaves volumes that have a name, as those have that the image declares.
+        events = self._events if ends_itself and not self._declares_volumes else None
         closed = Removal(self.name, self.container_id or "", release, events, self._creating, has_volumes)
         try:
             remover.add(closed)

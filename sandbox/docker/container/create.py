@@ -62,10 +62,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
     """
     limits, profile = shape.limits, shape.profile
     etc = runtime.etc if _needs_no_network(shape) else ""
-    tmpfs = _tmpfs(shape)
-    own = [*shape.disk.mounts, *shape.volumes]
-    taken = {runtime.mount, *tmpfs, *(str(mount["Target"]) for mount in own)}
-    declared = volume_mounts(image_volumes(client, image_id), taken, name)
+    declared = declared_mounts(client, image_id, name, runtime, shape)
     host_config = client.api.create_host_config(
         auto_remove=shape.auto_remove,
         network_mode="bridge" if shape.network.mode == "bridge" else "none",
@@ -87,11 +84,12 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
             Ulimit(name="fsize", soft=limits.file_bytes, hard=limits.file_bytes),
             Ulimit(name="core", soft=0, hard=0),
         ],
-        tmpfs=tmpfs,
+        tmpfs=_tmpfs(shape),
         mounts=[
             Mount(runtime.mount, runtime.name, type="volume", read_only=True, no_copy=True),
             *(Mount(f"/etc/{name}", f"{etc}/{name}", type="bind", read_only=True) for name in ETC if etc),
-            *own,
+            *shape.disk.mounts,
+            *shape.volumes,
             *(declared if profile.read_only_root else ()),
         ],
     )
@@ -114,6 +112,12 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         healthcheck={"test": ["NONE"]},
     )
     return str(created["Id"])
+
+
+def declared_mounts(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> list[Mount]:
+    """Return mounts for the volumes that the image declares. Raises SandboxError ``start_failed`` for one that cannot be."""
+    taken = {runtime.mount, *_tmpfs(shape), *(str(mount["Target"]) for mount in (*shape.disk.mounts, *shape.volumes))}
+    return volume_mounts(image_volumes(client, image_id), taken, name)
 
 
 def _deafened(image_env: list[str]) -> dict[str, str]:

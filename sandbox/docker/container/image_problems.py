@@ -34,11 +34,11 @@ _MOST_KNOWN = 256
 def volume_mounts(declared: Iterable[str], taken: Collection[str], name: str) -> list[Mount]:
     """Return read-only mounts, with the image's files, for the volumes that an image declares (VOLUME).
 
-    The engine would make each on its disk, writable and without a limit. They are named after the sandbox ``name``: the engine makes
-    no unnamed one that is read-only. ``taken`` are the places that the sandbox mounts itself: there no volume is made. Raises
-    SandboxError ``start_failed`` for one that lies in such a place or around it, or would replace a part of the system.
+    The engine would make each on its disk, writable and without a limit. They are named after the sandbox ``name``, since the
+    engine makes no unnamed one that is read-only. ``taken`` are the places that the sandbox mounts itself: there no volume is
+    made. Raises SandboxError ``start_failed`` for one that lies in such a place or around it, or would replace a part of the system.
     """
-    found = []
+    found: list[Mount] = []
     for path in declared:
         place = posixpath.normpath("/" + path.lstrip("/"))
         above = {"/" if place == "/" else place[:at] for at in range(1, len(place) + 1) if at == len(place) or place[at] == "/"}
@@ -78,7 +78,7 @@ def check_files_of_users(client: docker.DockerClient, container_id: str, image: 
 def _stat(client: docker.DockerClient, container_id: str, path: str) -> dict[str, Any]:
     """Return what the engine says of a path in a container, {} if it is missing."""
     api: Any = client.api
-    answer = api.head(api._url("/containers/{0}/archive", container_id), params={"path": path})
+    answer = api.head(f"{api.base_url}/v{api.api_version}/containers/{container_id}/archive", params={"path": path})
     try:
         found = json.loads(base64.b64decode(answer.headers.get("X-Docker-Container-Path-Stat") or "e30="))
     except ValueError:
