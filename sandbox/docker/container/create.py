@@ -15,7 +15,7 @@ from docker.types import LogConfig, Mount, Ulimit
 
 from sandbox.docker.engine.client import is_local
 from sandbox.docker.engine.events import SANDBOX_LABEL
-from sandbox.docker.images.images import image_variables
+from sandbox.docker.images.images import image_variables, image_volumes
 from sandbox.docker.images.runtime import CA_BUNDLE, ETC, START_GUEST, RuntimeVolume
 from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL, PID_LABEL, SERVICE_LABEL, STARTED_LABEL
 from sandbox.limits import KIB, Limits
@@ -26,6 +26,7 @@ from sandbox.network.variables import proxy_variables, trust_variables
 from .certificates import apt_path, bundle_path
 from .disk import TMP, Disk
 from .enforcement import boot_id
+from .image_problems import volume_mounts
 from .profiles import Profile
 
 VAR_TMP, SPILL, SHM = "/var/tmp", "/run/gamebox", "/dev/shm"
@@ -61,6 +62,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
     """
     limits, profile = shape.limits, shape.profile
     etc = runtime.etc if _needs_no_network(shape) else ""
+    declared = declared_mounts(client, image_id, name, runtime, shape)
     host_config = client.api.create_host_config(
         auto_remove=shape.auto_remove,
         network_mode="bridge" if shape.network.mode == "bridge" else "none",
@@ -88,6 +90,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
             *(Mount(f"/etc/{name}", f"{etc}/{name}", type="bind", read_only=True) for name in ETC if etc),
             *shape.disk.mounts,
             *shape.volumes,
+            *(declared if profile.read_only_root else ()),
         ],
     )
     created = client.api.create_container(
@@ -109,6 +112,12 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         healthcheck={"test": ["NONE"]},
     )
     return str(created["Id"])
+
+
+def declared_mounts(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> list[Mount]:
+    """Return mounts for the volumes that the image declares. Raises SandboxError ``start_failed`` for one that cannot be."""
+    taken = {runtime.mount, *_tmpfs(shape), *(str(mount["Target"]) for mount in (*shape.disk.mounts, *shape.volumes))}
+    return volume_mounts(image_volumes(client, image_id), taken, name)
 
 
 def _deafened(image_env: list[str]) -> dict[str, str]:
