@@ -17,7 +17,7 @@ import typer
 from sandbox.docker.spec import DEFAULT_KEEP_SECONDS, Flag, SandboxSpec
 
 from .errors import bad_input
-from .network_options import attach_kept, cache_in, connection_file, policy_of, services_of
+from .network_options import attach_kept, cache_of, connection_file, policy_of, services_of
 from .remote import REMOTE, refuse_with_service, remote_sandbox, wants_service
 from .status_line import Progress
 
@@ -35,6 +35,7 @@ _WITH_IN = frozenset(
     {
         "allow",
         "network",
+        "packages",
         "cache",
         "command",
         "timeout",
@@ -158,10 +159,11 @@ def sandbox_of(
     """
     values = {name: flag.default for name, flag in FLAGS.items()} | dict(asked)
     report = report or Progress()
-    network, allow, cache = values["network"], values["allow"] or (), values["cache"]
+    network, allow = values["network"], values["allow"] or ()
     remote = not local and wants_service(values["remote"])
     if remote:
         refuse_with_service(values, FLAGS)
+    cache = cache_of(values["packages"], values["cache"], network or "none")
     if kept.inside is not None:
         services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
         return attach_kept(kept.inside, kept.take_over, network, allow, cache, services, values["network_log"], report, remote)
@@ -180,6 +182,7 @@ def sandbox_of(
     if remote:
         named = {name: values[name] for name in ("image", "workspace", "ca_bundle", "profile")}
         converted = {"limits": limits, "network": policy, "env": variables, "read_roots": read_roots}
+        converted["cache"] = values["packages"]
         keep_seconds = kept.seconds if kept.keep else None
         return remote_sandbox({**named, **converted}, name=kept.name, keep_seconds=keep_seconds, log=log)
     from sandbox.docker.environment import DockerEnvironment
@@ -193,7 +196,7 @@ def sandbox_of(
         "keep": kept.keep,
         "name": kept.name,
         "keep_seconds": kept.seconds,
-        "cache": cache_in(cache, network or "none"),
+        "cache": cache,
         "services": services,
         "read_roots": read_roots,
     }
@@ -206,12 +209,13 @@ def _only_of_containers(values: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the options in use that only containers have, by name."""
     if values["remote"]:
         raise bad_input("--local runs on this host, and --remote does not.", "Leave one of them out.")
-    asked: dict[str, str | None] = {"network": "open" if values["network"] == "open" else None}
+    asked: dict[str, str | None] = {"network": " open" if values["network"] == "open" else None}
     for name, flag in FLAGS.items():
         value = values[name]
         if not flag.harmless_on_host and name not in OF_KEPT and value not in (None, flag.default, [], ()):
             first = value[0] if flag.kind is list else value
-            asked[flag.name] = str(first).partition("=")[0] if name.startswith("service") else str(first)
+            text = str(first).partition("=")[0] if name.startswith("service") else str(first)
+            asked[flag.name] = "" if flag.kind is bool else f" {text}"
     return asked
 
 
@@ -251,7 +255,7 @@ def refuse_with_local(options: Mapping[str, str | None], kept: Kept) -> None:
         raise bad_input("--local has no sandbox to keep.", "Leave out --keep and --name, or --local.")
     for name, value in options.items():
         if value is not None:
-            raise bad_input(f"--{name} {value} has no effect with --local.", f"Leave out --local, or --{name}.")
+            raise bad_input(f"--{name}{value} has no effect with --local.", f"Leave out --local, or --{name}.")
 
 
 def size_of(text: str, what: str = "memory") -> int:
