@@ -47,6 +47,9 @@ _COMMANDS = {
         "List the sandboxes on the engine, both kept ones and those in use by a process.",
         epilog="LS_EPILOG",
     ),
+    "image": LazyCommand(
+        "sandbox.cli.image.commands:app", "Build images for sandboxes, list and remove them, and move them between machines."
+    ),
     "batch": LazyCommand("agent.cli.batch:batch", "Run many tasks."),
     "serve": LazyCommand("sandbox.cli.serve:app", "Serve sandboxes over HTTP until SIGTERM."),
     "rm": LazyCommand(
