@@ -13,11 +13,10 @@ from starlette.responses import StreamingResponse
 from starlette.types import Send
 
 from sandbox.errors import SandboxError
-from sandbox.service.http.json_text import read_json
+from sandbox.service.http.payloads.json_text import read_json
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.http.problems import Problem
-from sandbox.service.http.reading import body_of
-
-from .errors import JSON, SandboxGoneError, WireError, wire_error
+from sandbox.service.wire.e2b.errors import JSON, SandboxGoneError, WireError, wire_error
 
 STREAM = "application/connect+json"
 MESSAGE, END = 0, 2

@@ -10,7 +10,7 @@ from typing import Any
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from .errors import WireError
+from sandbox.service.wire.e2b.errors import WireError
 
 MOST_HEADER_BYTES = 16 << 10
 PART, DATA, END = "part", "data", "end"

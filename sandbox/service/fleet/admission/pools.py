@@ -21,17 +21,16 @@ from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import SandboxError, SandboxUnavailableError, configuration_error
 from sandbox.network.policy import Network
 from sandbox.pool import DEFAULT_MAX_AGE_SECONDS
+from sandbox.service.fleet import engine
+from sandbox.service.fleet.creating import NewSandbox
+from sandbox.service.fleet.provision import NOTHING
 from sandbox.service.http.bodies import CreateSandbox, read_body
 from sandbox.service.http.problems import Problem
 from sandbox.service.settings import PoolSettings, Settings
-from sandbox.service.store import members as rows
-from sandbox.service.store import sandboxes as sandbox_rows
 from sandbox.service.store.database import Database
+from sandbox.service.store.tables import members as rows
+from sandbox.service.store.tables import sandboxes as sandbox_rows
 from sandbox.standby import Member, Standby
-
-from . import engine
-from .creating import NewSandbox
-from .provision import NOTHING
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from typing import Any
 from sandbox.envelope import Failure
 from sandbox.errors import ErrorCode
 from sandbox.service.fleet.live_sandbox import LiveSandbox
-from sandbox.service.http.reading import new_request_id
+from sandbox.service.http.payloads.reading import new_request_id
 from sandbox.service.requests.output import OutputGoneError
 from sandbox.service.requests.under_way import RequestUnderWay
+from sandbox.service.wire.e2b.errors import WireError, unwrapped
 
 from .access import Session
 from .entries import entry_at
-from .errors import WireError, unwrapped
 
 MOST_WATCHERS = 32
 # That wait for a client which asks for them now and then.

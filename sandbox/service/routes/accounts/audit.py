@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from sandbox.service.house import Admin, house_of, is_operator
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.operators.audit import entry_data
-from sandbox.service.store import audit as rows
+from sandbox.service.store.tables import audit as rows
 
 router = APIRouter(tags=["audit"])
 MOST_ITEMS, ITEMS = 1000, 100

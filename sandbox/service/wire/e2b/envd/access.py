@@ -18,10 +18,10 @@ from sandbox.service.http.problems import Problem
 from sandbox.service.keys import Caller, Keys
 from sandbox.service.operators.facts import note
 from sandbox.service.ports.interpreter import read_sandbox_token, sandbox_token
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 from sandbox.service.tenants.metering import visit_of
+from sandbox.service.wire.e2b.errors import SandboxGoneError, WireError
 
-from .errors import SandboxGoneError, WireError
 from .signatures import Signed
 
 ENVD_PORT = 49983

@@ -11,10 +11,10 @@ from sandbox.service.clock import iso, now
 from sandbox.service.fleet.provision import secret_place
 from sandbox.service.house import Manager, Reader, house_of
 from sandbox.service.http.bodies import SECRET_NAME, PutSecret, read_body
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.http.reading import body_of
-from sandbox.service.store import secrets as rows
-from sandbox.service.store.secrets import SecretRecord
+from sandbox.service.store.tables import secrets as rows
+from sandbox.service.store.tables.secrets import SecretRecord
 
 router = APIRouter(tags=["secrets"])
 BODY_BYTES = 1 << 19

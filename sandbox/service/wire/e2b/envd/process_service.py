@@ -12,13 +12,13 @@ from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
 from sandbox.errors import SandboxError
+from sandbox.service.http.payloads.reading import new_request_id
 from sandbox.service.http.problems import Problem
-from sandbox.service.http.reading import new_request_id
 from sandbox.service.operators.facts import note
+from sandbox.service.wire.e2b.errors import EnvdRoute, WireError, unwrapped, wire_error
 
 from . import connect
 from .access import HOME, USER, EnvdUser, Session, options_of
-from .errors import EnvdRoute, WireError, unwrapped, wire_error
 from .processes.marks import Asked
 from .processes.process import InTerminal, Process
 from .processes.table import Processes

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sandbox.operations import StatResult
+from sandbox.service.wire.e2b.errors import unwrapped
 
 from .access import Session
-from .errors import unwrapped
 
 # Metadata of clients is kept in extended attributes.
 METADATA = "user.e2b."

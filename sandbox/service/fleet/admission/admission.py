@@ -11,18 +11,18 @@ from typing import Any, Protocol
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.clock import now
+from sandbox.service.fleet.creating import NewSandbox, answer_of_first
 from sandbox.service.http.problems import Problem, drains_first
-from sandbox.service.store import requests as request_rows
-from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.requests import Creation
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables import requests as request_rows
+from sandbox.service.store.tables import sandboxes as rows
+from sandbox.service.store.tables.requests import Creation
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 from sandbox.service.tenants import ceiling as under
 from sandbox.service.tenants.amounts import DiskRoom, amounts_of
 from sandbox.service.tenants.rules import Ceiling
 from sandbox.service.tenants.tenants import Tenants
 
-from .creating import NewSandbox, answer_of_first
 from .pools import Pools
 
 # How old the measured free space may be.

@@ -7,7 +7,7 @@ import secrets
 
 from fastapi import Request
 
-from .problems import Problem, ProblemCode
+from sandbox.service.http.problems import Problem, ProblemCode
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 

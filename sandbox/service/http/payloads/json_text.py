@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from .problems import Problem, ProblemCode
+from sandbox.service.http.problems import Problem, ProblemCode
 
 # Arrays and objects in one another.
 MOST_DEPTH = 64

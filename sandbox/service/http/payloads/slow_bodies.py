@@ -7,7 +7,7 @@ import time
 
 from starlette.types import Message, Receive, Send
 
-from .problems import Problem, ProblemCode
+from sandbox.service.http.problems import Problem, ProblemCode
 
 # How long may be waited for a client altogether, and how many bytes earn another second of that.
 WAIT_SECONDS = 60.0

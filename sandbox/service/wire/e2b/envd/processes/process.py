@@ -13,7 +13,7 @@ from sandbox.envelope import Failure
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.fleet.terminal import Output, Terminal
-from sandbox.service.http.reading import new_request_id
+from sandbox.service.http.payloads.reading import new_request_id
 from sandbox.service.requests.bridges import BrokenOffError
 from sandbox.service.requests.output import OutputGoneError
 from sandbox.service.requests.under_way import RequestUnderWay

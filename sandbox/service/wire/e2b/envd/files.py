@@ -16,14 +16,14 @@ from starlette.responses import StreamingResponse
 
 from sandbox.service.operators.facts import note
 from sandbox.service.routes import files as moving
+from sandbox.service.wire.e2b.errors import JSON, EnvdRoute, WireError, unwrapped
+from sandbox.service.wire.e2b.sandboxes import usage_of
 
 from .access import EnvdFilesUser, EnvdUser, Session
 from .entries import METADATA, entry_at
-from .errors import JSON, EnvdRoute, WireError, unwrapped
 from .filesystem import own_user_only, path_in
 from .multipart import parts_of
 from .parents import make_writable
-from .sandboxes import usage_of
 
 router = APIRouter(tags=["e2b"], route_class=EnvdRoute)
 METADATA_HEADER = "x-metadata-"

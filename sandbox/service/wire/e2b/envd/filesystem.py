@@ -13,11 +13,11 @@ from sandbox.envelope import Failure
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.http.problems import Problem
 from sandbox.service.operators.facts import note
+from sandbox.service.wire.e2b.errors import EnvdRoute, WireError, unwrapped, wire_error
 
 from . import connect
 from .access import EnvdUser, Session
 from .entries import entry_at, entry_of
-from .errors import EnvdRoute, WireError, unwrapped, wire_error
 from .parents import make_folders
 from .process_service import absolute
 from .watching import Watcher, Watchers

@@ -10,7 +10,7 @@ from sandbox.service.clock import now
 from sandbox.service.connections import KEY_GONE
 from sandbox.service.house import House, house_of, operator
 from sandbox.service.http.bodies import CreateKey, CreateTenant, UpdateTenant, read_body
-from sandbox.service.http.reading import body_of
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.keys import Scope, key_data
 from sandbox.service.tenants.account import Account
 from sandbox.service.tenants.deleting import delete

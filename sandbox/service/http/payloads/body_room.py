@@ -10,8 +10,8 @@ from typing import Any
 from fastapi import Request
 
 from sandbox.errors import ErrorCode
+from sandbox.service.http.problems import Problem
 
-from .problems import Problem
 from .reading import too_large
 
 MOST_BYTES = 512 << 20
