@@ -22,11 +22,18 @@ from .remote import REMOTE, refuse_with_service, remote_sandbox, wants_service
 from .status_line import Progress
 
 if TYPE_CHECKING:
+    from sandbox.docker.environment import DockerEnvironment
     from sandbox.environment.sandboxed import SandboxedEnvironment
     from sandbox.limits import Limits
 
+_SETUP = (
+    "Command that installs what the workspace depends on. It sees only files such as requirements.txt, pyproject.toml or package.json, "
+    "and the package cache; it runs once for their content, and every later sandbox starts with what it made."
+)
+SETUP = Flag("setup", _SETUP, metavar="COMMAND")
 FLAGS: dict[str, Flag] = {
     **{flag.parameter: flag for f in fields(SandboxSpec) for flag in f.metadata.get("flags", ())},
+    SETUP.parameter: SETUP,
     REMOTE.parameter: REMOTE,
 }
 """Every option that asks for something of a sandbox, by the name of its parameter."""
@@ -202,7 +209,36 @@ def sandbox_of(
     }
     made = DockerEnvironment(**{**as_typed, **converted}, report=report)
     made.on_connection = log
+    if values["setup"] is not None:
+        _prepare(made, values["setup"], report)
     return made
+
+
+def _prepare(made: DockerEnvironment, command: str, report: Callable[[str], None]) -> None:
+    """Let the sandbox start from the set-up of its workspace. Raises SandboxError without a workspace."""
+    from sandbox.docker.local_images.setups import set_up
+
+    spec, describe_image = made.spec, made.backend.build_image
+    workspace = spec.workspace
+    if workspace is None:
+        raise bad_input("--setup has no folder with dependencies.", "Name one with --workspace.")
+
+    def image_id() -> str:
+        return set_up(
+            command,
+            workspace,
+            image=spec.image if describe_image is None else describe_image(),
+            profile=spec.profile,
+            cache=spec.cache,
+            network=made.network,
+            ca_bundle=None if spec.ca_bundle is None else Path(spec.ca_bundle),
+            limits=made.limits,
+            runtime=spec.runtime,
+            pull=spec.pull,
+            report=report,
+        ).image
+
+    made.backend.build_image = image_id
 
 
 def _only_of_containers(values: Mapping[str, Any]) -> dict[str, str | None]:

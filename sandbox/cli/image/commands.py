@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..errors import bad_input, say, say_error
-from ..network_options import cache_in, policy_of
+from ..network_options import cache_of, policy_of
 from ..run import print_json
 from ..sandbox_options import size_of, variable_of
 from ..status_line import Progress, terminal
@@ -93,9 +93,10 @@ def build(
     ca_bundle: Path | None = typer.Option(
         None, metavar="FILE", help="File of certificates (PEM) that commands trust in addition to those of this host."
     ),
-    cache: Path | None = typer.Option(
-        None, metavar="FOLDER", help="Let pip, uv and npm install from a package cache in this folder (see gamebox run --help)."
+    packages: bool = typer.Option(
+        False, "--packages", help="Let pip, uv and npm install from the package cache of this host (see gamebox run --help)."
     ),
+    cache: Path | None = typer.Option(None, metavar="FOLDER", help="Another folder for --packages, which this implies."),
     memory: str | None = typer.Option(None, help="Memory limit of each step, as in 512m or 8g; 4g by default."),
     disk: str | None = typer.Option(None, help="How much one step may write, as in 20g; 16g by default."),
     pull: bool = typer.Option(False, "--pull", help="Pull the base image from its registry if it is not on the engine."),
@@ -122,7 +123,7 @@ def build(
             network=_network(network, allow),
             env=dict(variable_of(text) for text in env),
             ca_bundle=ca_bundle,
-            cache=cache_in(cache, network or "none"),
+            cache=cache_of(packages, cache, network or "none"),
             limits=_limits(memory, disk),
             pull=pull,
             force=no_cache,
