@@ -77,7 +77,7 @@ def set_up(
     chosen = find_profile(profile)
     archive = pack_files(read_dependency_files(Path(folder)))
     user = "root" if chosen.uid == 0 else str(chosen.uid)
-    name = hashlib.sha256("\0".join((image, chosen.name, command)).encode() + archive).hexdigest()[:24]
+    name = hashlib.sha256(f"{image}\0{chosen.name}\0{command}\0".encode() + archive).hexdigest()[:24]
     policy = network or Network.none()
     packages = None if policy.mode == "bridge" else cache or PackageCache()
     with tempfile.TemporaryDirectory(prefix="gamebox-setup-") as store:
@@ -168,8 +168,8 @@ def _failed(command: str, error: SandboxError) -> SandboxError:
         return error
     printed = "\n  ".join((" It printed:", *lines)) if lines else ""
     advice = (
-        "Nothing was kept. It sees only files such as requirements.txt, pyproject.toml and package.json, so install what the project "
-        "needs and not the project itself, as in 'uv sync --no-install-project' or 'npm ci --ignore-scripts'"
+        "Nothing was kept. It sees only files such as requirements.txt, pyproject.toml and package.json, so install what the "
+        "project needs and not the project itself, as in 'uv sync --no-install-project' or 'npm ci --ignore-scripts'"
     )
     return SandboxError(
         error.code,
