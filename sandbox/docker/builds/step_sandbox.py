@@ -27,6 +27,7 @@ from sandbox.pipe.watching import CancelToken
 
 from .configuration import Configuration
 from .log import BuildLog
+from .step_hints import hint_for_step
 from .steps import Copy, Run
 
 _ARCHIVE = f"{BUILD.workspace}/archive"
@@ -112,7 +113,7 @@ class StepSandbox:
             if notice.code in _WARNINGS:
                 self._log.say(f"{notice.message} {notice.hint}", "warn")
         if result.exit_code != 0:
-            raise self._failed("its command", result, _hint_for(result.exit_code))
+            raise self._failed("its command", result, hint_for_step(result.exit_code, self._log.tail))
         if result.left_running:
             self._log.say(f"ending {result.left_running} processes that the step left running: an image has no processes", "warn")
             self.env.kill(result.id)
@@ -232,14 +233,6 @@ def _out_of_time(seconds: float) -> StepFailedError:
     hint = "Make the step faster, or give the build more time."
     reason = f"it did not end within {seconds:.0f} seconds" if math.isfinite(seconds) and seconds else "the build has no time left"
     return StepFailedError(reason, hint, code=ErrorCode.timeout)
-
-
-def _hint_for(exit_code: int | None) -> str:
-    hints = {
-        126: "The command cannot be executed: check its mode, and that its interpreter is in the image.",
-        127: "A command was not found: install it in an earlier step, or correct its name.",
-    }
-    return hints.get(exit_code or 0, "See the last lines of the log; steps before this one are in the cache.")
 
 
 @functools.cache

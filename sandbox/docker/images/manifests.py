@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 MANIFEST_LABEL = "dev.gamebox.contents"
 MOST_CHARS = 800
 _PROBE_SECONDS = 120
+_PLACES = {"/tmp": "", "/root": ""}  # noqa: S108 - in the container
 # The name for a reader, and the command that says the version: the first number with a dot in what it prints.
 _TOOLS = (
     ("Python", "python3 --version"),
@@ -102,7 +103,7 @@ def _probe(client: docker.DockerClient, image_id: str) -> str:
         network_disabled=True,
         working_dir="/",
         labels={"dev.gamebox.probe": "1"},
-        host_config=client.api.create_host_config(network_mode="none", read_only=True, tmpfs={"/tmp": "", "/root": ""}),
+        host_config=client.api.create_host_config(network_mode="none", read_only=True, tmpfs=_PLACES),
     )
     try:
         client.api.start(made["Id"])

@@ -15,7 +15,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeGuard, cast
 
 from sandbox.docker.builds.engine_images import MOST_LAYERS
 from sandbox.errors import ErrorCode, SandboxError
@@ -73,8 +73,7 @@ class ArchiveReader:
     def _members(self) -> dict[str, tarfile.TarInfo]:
         members: dict[str, tarfile.TarInfo] = {}
         with self._tar() as tar:
-            for count, member in enumerate(tar):
-                tar.members = []
+            for count, member in enumerate(_each(tar)):
                 name = _normal(member.name)
                 if count >= _MOST_MEMBERS:
                     raise unsafe(f"it has more than {_MOST_MEMBERS} members")
@@ -95,7 +94,9 @@ class ArchiveReader:
             raise unsafe(f"it has {len(listed)} images")
         found: dict[str, Any] = listed[0]
         layers, names = found.get("Layers"), found.get("RepoTags")
-        if not _are_texts(layers) or not layers or not (names is None or _are_texts(names)) or not isinstance(found.get("Config"), str):
+        if not _are_texts(layers) or not layers or not isinstance(found.get("Config"), str):
+            raise unsafe("its manifest.json does not say what the image is made of")
+        if names is not None and not _are_texts(names):
             raise unsafe("its manifest.json does not say what the image is made of")
         if len(layers) > MOST_LAYERS:
             raise unsafe(f"it has {len(layers)} layers, and an engine takes {MOST_LAYERS}")
@@ -132,8 +133,7 @@ class ArchiveReader:
                 raise unsafe(f"{value_text(name)} is two layers")
         sizes: dict[str, int] = {}
         with self._tar() as tar:
-            for member in tar:
-                tar.members = []
+            for member in _each(tar):
                 name = _normal(member.name)
                 if name not in wanted or not member.isreg():
                     continue
@@ -149,8 +149,7 @@ class ArchiveReader:
 
     def _check_files(self, layer: _Hashed, name: str) -> None:
         with tarfile.open(fileobj=layer, mode="r:") as tar:
-            for member in tar:
-                tar.members = []
+            for member in _each(tar):
                 self._files += 1
                 if self._files > _MOST_FILES:
                     raise unsafe(f"it has more than {_MOST_FILES} files")
@@ -160,14 +159,17 @@ class ArchiveReader:
                 if ".." in parts:
                     raise unsafe(f"{value_text(member.name)} in the layer {value_text(name)} leads out of it")
 
-    def layer_contents(self) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Yield for each layer its bytes unpacked, and pieces of it, which have to be used before the next layer.
+    def layer_contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+        """Yield each layer once, in the order of the archive: its name, its bytes unpacked, and pieces, to be used before the next.
 
         What was changed since it was checked has another hash, and the engine refuses it.
         """
-        for name in self.layers:
-            with _worded(), self._tar() as tar:
-                yield self._sizes[name], _exactly(_unpacked(_content(tar, name)), self._sizes[name])
+        with _worded(), self._tar() as tar:
+            for member in _each(tar):
+                name = _normal(member.name)
+                if name in self._sizes and member.isreg():
+                    content = _unpacked(cast("BinaryIO", tar.extractfile(member)))
+                    yield name, self._sizes[name], _exactly(content, self._sizes[name])
 
 
 class _Bounded(io.RawIOBase):
@@ -190,6 +192,9 @@ class _Bounded(io.RawIOBase):
 
     def tell(self) -> int:
         return self._source.tell()
+
+    def seekable(self) -> bool:
+        return True
 
     def _check(self, place: int) -> None:
         if place > self._most:
@@ -227,6 +232,9 @@ class _Hashed(io.RawIOBase):
     def tell(self) -> int:
         return self.count
 
+    def seekable(self) -> bool:
+        return True
+
     def finish(self) -> str:
         """Read the rest, and return the hash of all."""
         while self._take(_CHUNK):
@@ -239,7 +247,7 @@ def too_large(most_bytes: int) -> SandboxError:
     return SandboxError(
         ErrorCode.unsafe_archive,
         f"The archive cannot be imported: it unpacks to more than {size(most_bytes)}.",
-        Hint("If you trust it, allow more bytes.", cli="If you trust it, allow more with --max-size.", host="If you trust it, give most_bytes."),
+        Hint("If you trust it, allow more bytes.", cli="If you trust it, allow more with --max-size."),
     )
 
 
@@ -260,9 +268,15 @@ def _unpacked(source: BinaryIO) -> BinaryIO:
     return cast("BinaryIO", gzip.GzipFile(fileobj=source)) if is_packed else source
 
 
+def _each(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members one after another; those before are forgotten, which may be millions."""
+    while (member := tar.next()) is not None:
+        tar.members = []  # type: ignore[attr-defined]
+        yield member
+
+
 def _content(tar: tarfile.TarFile, wanted: str) -> BinaryIO:
-    for member in tar:
-        tar.members = []
+    for member in _each(tar):
         if _normal(member.name) == wanted and member.isreg():
             return cast("BinaryIO", tar.extractfile(member))
     raise unsafe(f"{value_text(wanted)} is missing")
@@ -297,5 +311,5 @@ def _normal(name: str) -> str:
     return normal
 
 
-def _are_texts(value: object) -> bool:
+def _are_texts(value: object) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -45,8 +45,8 @@ class Imported:
     bytes: int
 
 
-def export_image(name: str, file: BinaryIO, report: Callable[[int], None] = lambda _bytes: None) -> int:
-    """Write an image as a tar that ``import_image`` and ``docker load`` read, and return its bytes, which ``report`` gets as they grow.
+def export_image(name: str, file: BinaryIO) -> int:
+    """Write an image as a tar that ``import_image`` and ``docker load`` read, and return its bytes.
 
     Raises SandboxError, OSError.
     """
@@ -57,7 +57,6 @@ def export_image(name: str, file: BinaryIO, report: Callable[[int], None] = lamb
         for chunk in client.api.get_image(name, chunk_size=_CHUNK):
             file.write(chunk)
             written += len(chunk)
-            report(written)
     return written
 
 
@@ -147,9 +146,13 @@ def _rewritten(archive: ArchiveReader, config: bytes, name: str) -> Iterator[byt
 
     settings = f"{hashlib.sha256(config).hexdigest()}.json"
     yield from _member(settings, len(config), iter([config]))
-    for number, (count, pieces) in enumerate(archive.layer_contents()):
-        yield from _member(f"{number}/layer.tar", count, pieces)
-    layers = [f"{number}/layer.tar" for number in range(len(archive.layers))]
+    names: dict[str, str] = {}
+    for name_there, count, pieces in archive.layer_contents():
+        names[name_there] = f"{len(names)}/layer.tar"
+        yield from _member(names[name_there], count, pieces)
+    if any(each not in names for each in archive.layers):
+        raise unsafe("it was changed while it was read")
+    layers = [names[each] for each in archive.layers]
     listed = json.dumps([{"Config": settings, "RepoTags": [name], "Layers": layers}]).encode()
     yield from _member("manifest.json", len(listed), iter([listed]))
     yield bytes(2 * tarfile.BLOCKSIZE)

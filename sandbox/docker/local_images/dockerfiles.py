@@ -24,7 +24,9 @@ def read_dockerfile(file: Path, context: Path, arguments: Mapping[str, str], arc
         text = content.decode()
     except FileNotFoundError:
         raise SandboxError(
-            ErrorCode.path_not_found, f"There is no Dockerfile {value_text(str(file), 300)}.", Hint("Name the file, or its folder.", cli="Name it with --file, or its folder as CONTEXT.")
+            ErrorCode.path_not_found,
+            f"There is no Dockerfile {value_text(str(file), 300)}.",
+            Hint("Name the file, or its folder.", cli="Name it with --file, or its folder as CONTEXT."),
         ) from None
     except OSError as error:
         raise SandboxError(

@@ -178,7 +178,7 @@ class Image:
         force: bool = False,
         cancel: CancelToken | None = None,
     ) -> BuiltImage:
-        """Build the image and return it. ``name``, as in "app" or "team/app:2", is what the engine and ``DockerEnvironment`` call it.
+        """Build the image and return it. ``name``, as in "app" or "team/app:2", is for the engine and ``DockerEnvironment``.
 
         ``on_log`` gets each line of the log as it comes. The steps reach the hosts that ``network`` opens, by default every public
         host and the package sources of this host (docs/how-to/make-an-image.md). ``env`` are variables for the commands of this

@@ -38,7 +38,8 @@ def clean_config(config: dict[str, Any], diff_ids: tuple[str, ...], *, own: bool
     if not own:
         labels |= {OWNER_LABEL: owner_digest(""), FINISHED_LABEL: "1", IMPORTED_LABEL: "1"}
     env = [each for each in _texts(settings.get("Env"), "variables") if "=" in each]
-    ports = settings.get("ExposedPorts")
+    asked = settings.get("ExposedPorts")
+    ports = [name for name in list(asked)[:_MOST_TEXTS] if _PORT.fullmatch(str(name))] if isinstance(asked, dict) else []
     kept: dict[str, Any] = {
         "Env": env,
         "Cmd": _texts(settings.get("Cmd"), "command") or None,
@@ -46,7 +47,7 @@ def clean_config(config: dict[str, Any], diff_ids: tuple[str, ...], *, own: bool
         "WorkingDir": _text(settings.get("WorkingDir"), "folder"),
         "User": _text(settings.get("User"), "user"),
         "Labels": labels,
-        "ExposedPorts": {name: {} for name in list(ports)[:_MOST_TEXTS] if _PORT.fullmatch(str(name))} if isinstance(ports, dict) else {},
+        "ExposedPorts": {name: {} for name in ports},
     }
     created = _date(config.get("created"))
     whole = {
