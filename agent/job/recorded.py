@@ -129,7 +129,7 @@ def _in_sandbox(
             start(job, environment, snapshot)
         if not attached:
             snapshot = initialize_repository(job, environment, snapshot, screen)
-            _note_laid(writer, options, snapshot)
+            _note_laid(options, snapshot)
         agent = agent_of(job, environment, screen)
         agent.hooks.append(Mailbox(mailbox_of(writer.log, writer.run), lambda line: screen.line(line, "yellow")))
         with listening(job.inbox, screen):
@@ -270,7 +270,7 @@ def _found_again(options: AgentOptions, before: Path, known: RunRecord) -> Snaps
     )
 
 
-def _note_laid(writer: RunWriter, options: AgentOptions, snapshot: Snapshot) -> None:
+def _note_laid(options: AgentOptions, snapshot: Snapshot) -> None:
     """Keep beside the copy what is not part of the changes, for a process that resumes the run."""
     if snapshot.laid and not options.local:
         snapshot.copy.with_name(LAID).write_text(json.dumps(snapshot.laid), encoding="utf-8")

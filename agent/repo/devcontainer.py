@@ -1,4 +1,4 @@
-"""The devcontainer.json of a repository, as far as a sandbox can follow it. A stranger has written it; the user decides whether it counts."""
+"""The devcontainer.json of a repository, which a stranger has written, as far as a sandbox can follow it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import posixpath
 import re
 import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,11 @@ from .beneath import Folder, leads_into_git
 
 MOST_BYTES, MOST_DEPTH, MOST_VARIABLES, MOST_VALUE = 256 << 10, 32, 64, 8 << 10
 _MOST_SHOWN, _MOST_FOLDERS = 12, 100
-_IMAGE = re.compile(r"[a-z0-9][a-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?")
+_IMAGE = re.compile(
+    r"[a-z0-9][a-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
+_OPENING, _CLOSING = frozenset("[{"), frozenset("]}")
+_ALONE = frozenset('[]{},:"/')
 # Images of builds and snapshots have owners, and are not named by a repository.
 _OWNED = ("gamebox-build", "gamebox.invalid")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -31,8 +35,8 @@ _SILENT = frozenset({"name", "$schema", "customizations"})
 class Devcontainer:
     """What a devcontainer.json at ``path`` asks for. Paths are relative to the repository and lead to nothing outside of it.
 
-    Either ``image`` or ``dockerfile`` is set, or neither. ``variables`` are for every command; ``command`` is what it would run after the
-    start, a suggestion for ``--setup``. ``ignored`` says what has no effect, in words.
+    Either ``image`` or ``dockerfile`` is set, or neither. ``variables`` are for every command; ``command`` is what
+    it would run after the start, a suggestion for ``--setup``. ``ignored`` says what has no effect, in words.
     """
 
     path: str
@@ -82,37 +86,55 @@ def read_devcontainer(repo: Path) -> Devcontainer | None:
 def parse_jsonc(text: str) -> Any:
     """Return the value of JSON with comments and trailing commas, in one pass. Raises ValueError."""
     kept: list[str] = []
-    comma, depth, at, end = -1, 0, 0, len(text)
-    while at < end:
-        char = text[at]
-        if char == '"':
-            close = at + 1
-            while close < end and text[close] != '"':
-                close += 2 if text[close] == "\\" else 1
-            kept.append(text[at : close + 1])
-            comma, at = -1, close + 1
-            continue
-        if char == "/" and text[at + 1 : at + 2] in ("/", "*"):
-            stop = text.find("\n", at) if text[at + 1] == "/" else text.find("*/", at + 2)
-            if stop < 0 and text[at + 1] == "*":
-                raise ValueError("a comment has no end")
-            at = end if stop < 0 else stop + (0 if text[at + 1] == "/" else 2)
-            continue
-        if char == ",":
-            comma = len(kept)
-        elif char in "]}":
-            if comma >= 0:
-                kept[comma] = ""
-            depth -= 1
-        elif char in "[{":
+    depth = 0
+    for token in _tokens(text):
+        if token in _OPENING:
             depth += 1
             if depth > MOST_DEPTH:
                 raise ValueError(f"it is more than {MOST_DEPTH} levels deep")
-        if char != "," and not char.isspace():
-            comma = -1
-        kept.append(char)
-        at += 1
+        elif token in _CLOSING:
+            depth -= 1
+            if kept and kept[-1] == ",":
+                kept.pop()
+        kept.append(token)
     return json.loads("".join(kept), parse_constant=_no_constant)
+
+
+def _tokens(text: str) -> Iterator[str]:
+    """Yield strings, and pieces between them with the characters that matter alone, without comments and white space."""
+    at = 0
+    while at < len(text):
+        char, more = text[at], text[at + 1 : at + 2]
+        if char == '"':
+            end = _end_of_string(text, at)
+        elif char == "/" and more in ("/", "*"):
+            at = _end_of_comment(text, at)
+            continue
+        else:
+            end = at + 1
+            while end < len(text) and char not in _ALONE and text[end] not in _ALONE:
+                end += 1
+        piece = text[at:end]
+        if piece.strip():
+            yield piece.strip()
+        at = end
+
+
+def _end_of_string(text: str, at: int) -> int:
+    end = at + 1
+    while end < len(text) and text[end] != '"':
+        end += 2 if text[end] == "\\" else 1
+    return end + 1
+
+
+def _end_of_comment(text: str, at: int) -> int:
+    if text[at + 1] == "/":
+        end = text.find("\n", at)
+        return len(text) if end < 0 else end
+    end = text.find("*/", at + 2)
+    if end < 0:
+        raise ValueError("a comment has no end")
+    return end + 2
 
 
 def _no_constant(name: str) -> Any:
@@ -137,9 +159,8 @@ class _Reading:
         self._ignored: list[str] = []
 
     def result(self) -> Devcontainer:
-        image, dockerfile, context, arguments = self._image(), "", "", {}
-        if not image:
-            dockerfile, context, arguments = self._build()
+        image = self._image()
+        dockerfile, context, arguments = ("", "", {}) if image else self._build()
         variables = {**self._variables("containerEnv"), **self._variables("remoteEnv")}
         command = self._command()
         self._places()
@@ -193,12 +214,11 @@ class _Reading:
         if not _is_file(self._held, file):
             raise _refused(self._path, f"there is no Dockerfile {file[:100]!r} in the repository, or a link leads to it")
         ignore = f"{folder}/.dockerignore" if folder else ".dockerignore"
-        for path in (folder, ignore):
-            status = self._held.status(path) if path else None
-            if (path == folder and path and (status is None or not stat.S_ISDIR(status.st_mode))) or (
-                path == ignore and status is not None and not stat.S_ISREG(status.st_mode)
-            ):
-                raise _refused(self._path, f"{path[:100]!r} is not there, or a link, or of another kind")
+        there, rules = self._held.status(folder) if folder else None, self._held.status(ignore)
+        if folder and (there is None or not stat.S_ISDIR(there.st_mode)):
+            raise _refused(self._path, f"there is no folder {folder[:100]!r} in the repository, or a link leads to it")
+        if rules is not None and not stat.S_ISREG(rules.st_mode):
+            raise _refused(self._path, f"{ignore[:100]!r} is not a file")
         return file, folder, kept
 
     def _inside(self, path: str) -> str:

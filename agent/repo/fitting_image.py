@@ -31,11 +31,13 @@ class Choice:
         if self.missing:
             how = f"make it with: gamebox setup --{self.missing.partition('/')[2]}"
             return f"the image is {self.image}; {self.missing} would fit {self.why}, and is not here: {how}"
-        return f"the image is {self.image}, for {self.why}; --image names another" if self.why and self.image != DEFAULT_IMAGE else ""
+        if not self.why or self.image == DEFAULT_IMAGE:
+            return ""
+        return f"the image is {self.image}, for {self.why}; --image names another"
 
 
 def choose_image(repo: Path, has_image: Callable[[str], bool]) -> Choice:
-    """Return the image for ``repo``. ``has_image`` says whether the engine has one, and is asked only if another than the default fits.
+    """Return the image for ``repo``. ``has_image`` says whether the engine has one; it is not asked about the default.
 
     A folder that cannot be read gets the default.
     """

@@ -64,7 +64,8 @@ def repository_in(
 def make_repository(environment: Environment, *, history: bool = False, without: Sequence[str] = ()) -> str:
     """Make the workspace a git repository with one commit of its files; with ``history``, of the objects and refs in its .git.
 
-    ``without`` are paths that git is to ignore: they are in .git/info/exclude.     Returns "" if that worked; else a sentence for the user: why there is no git repository, with the workspace as it was, or why
+    ``without`` are paths that git is to ignore: they are in .git/info/exclude.
+    Returns "" if that worked; else a sentence for the user: why there is no git repository, with the workspace as it was, or why
     the history could not be used. Raises nothing.
     """
     if history:

@@ -157,12 +157,13 @@ def sandbox_of(
     kept: Kept = Kept(),
     report: Callable[[str], None] | None = None,
     timeout_seconds: float | None = None,
+    build_image: Callable[[DockerEnvironment], str] | None = None,
 ) -> SandboxedEnvironment:
     """Return the sandbox that the options ask for, not started. Raises SandboxError for options that cannot be used.
 
     ``asked`` has values of ``FLAGS``; those that are left out have their defaults. Secrets of services come from the environment.
     ``report`` gets a line for each step of the start that takes time; standard error without it. ``timeout_seconds`` is that of
-    commands that name none.
+    commands that name none. ``build_image`` makes the image at the start, for the sandbox that is then made, and returns its id.
     """
     values = {name: flag.default for name, flag in FLAGS.items()} | dict(asked)
     report = report or Progress()
@@ -209,6 +210,8 @@ def sandbox_of(
     }
     made = DockerEnvironment(**{**as_typed, **converted}, report=report)
     made.on_connection = log
+    if build_image is not None:
+        made.backend.build_image = lambda: build_image(made)
     if values["setup"] is not None:
         _prepare(made, values["setup"], report)
     return made
