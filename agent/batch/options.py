@@ -160,15 +160,13 @@ class Options:
         """Return the image of a task's sandbox: its own, else that of the options, else the agent's."""
         if self.local:
             return "none, on this host"
-        named = task.image or self.image or (self.spec and self.spec.image)
-        if named or task.repo is None:
-            return named or DEFAULT_IMAGE
-        if self.devcontainer:
-            return DEFAULT_IMAGE  # unless its devcontainer.json, which counts among the files of the task, names another
+        named, own = task.image or self.image, (self.spec and self.spec.image) or DEFAULT_IMAGE
+        if named or task.repo is None or self.devcontainer:  # its devcontainer.json counts among the files of the task
+            return named or own
         if task.repo not in self._choices:
-            self._choices[task.repo] = image_for(task.repo, local=False, sandbox=self.sandbox)
+            self._choices[task.repo] = image_for(task.repo, self.spec, local=False, sandbox=self.sandbox)
         choice = self._choices[task.repo]
-        return DEFAULT_IMAGE if choice is None else choice.image
+        return own if choice is None else choice.image
 
     def lines_about_images(self, tasks: Sequence[BatchTask]) -> list[str]:
         """Return what the user should know of images that were chosen for repositories, and of devcontainer.json files."""

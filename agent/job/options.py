@@ -279,12 +279,12 @@ class AgentOptions:
 
         Raises SandboxError as ``found`` does, and ``engine_*``.
         """
-        if self.image is not None or self.devcontainer or self.found()[1].image is not None:
+        if self.image is not None or self.devcontainer:
             return self
-        choice = image_for(self.repo, local=self.local, sandbox=self.sandbox)
+        choice = image_for(self.repo, self.found()[1], local=self.local, sandbox=self.sandbox)
         if choice is None:
             return self
-        return replace(self, image=None if choice.image == DEFAULT_IMAGE else choice.image, image_why=str(choice))
+        return replace(self, image=choice.image if choice.chosen else None, image_why=str(choice))
 
     def found(self) -> tuple[Hub, AgentSpec]:
         """Return all agents, and the one that is named. Raises SandboxError if it does not exist or lacks what it

@@ -8,25 +8,37 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.hub import AgentSpec
 from agent.repo.devcontainer import Devcontainer, find_devcontainer, read_devcontainer
-from agent.repo.fitting_image import Choice, choose_image
+from agent.repo.fitting_image import CODEACT, Choice, choose_image
 from sandbox.cli.errors import bad_input
+from sandbox.cli.network_options import cache_of
 from sandbox.cli.remote import wants_service
+from sandbox.docker.spec import DEFAULT_IMAGE
+from sandbox.errors import SandboxError
 from sandbox.text.invisible import visible
 
 if TYPE_CHECKING:
     from sandbox.docker.environment import DockerEnvironment
+    from sandbox.docker.local_images.image import Image
+
+_TAIL_LINES = 8
 
 BuildImage = Callable[["DockerEnvironment"], str]
 
 
-def image_for(repo: Path | None, *, local: bool, sandbox: Mapping[str, Any]) -> Choice | None:
-    """Return the choice for a repository on this host's engine; None where there is no choice. Raises SandboxError ``engine_*``."""
-    if repo is None or local or wants_service(sandbox.get("remote")):
+def image_for(repo: Path | None, spec: AgentSpec | None, *, local: bool, sandbox: Mapping[str, Any]) -> Choice | None:
+    """Return the choice for a repository on this host's engine; None where there is no choice. Raises SandboxError ``engine_*``.
+
+    An agent keeps its own image if that is not one of ours, or if it needs what only that has: a kernel for Python cells.
+    """
+    own = DEFAULT_IMAGE if spec is None else spec.image or DEFAULT_IMAGE
+    is_needed = own not in (DEFAULT_IMAGE, CODEACT) or (spec is not None and "ipython" in (spec.actions or ()))
+    if repo is None or local or is_needed or wants_service(sandbox.get("remote")):
         return None
     from sandbox.docker.images.images import has_image
 
-    return choose_image(repo, has_image)
+    return choose_image(repo, has_image, own)
 
 
 def check_devcontainer(image: str | None, *, local: bool, sandbox: Mapping[str, Any], has_repo: bool) -> None:
@@ -77,23 +89,31 @@ def _built(copy: Path, found: Devcontainer, options: dict[str, Any]) -> tuple[di
     image = Image.from_dockerfile(copy / found.dockerfile, context=copy / found.context, arguments=found.arguments)
 
     def build(made: DockerEnvironment) -> str:
-        # Its steps are a stranger's commands: they reach what the sandbox may reach, and the package cache.
-        from sandbox.docker.local_images.building import build as build_image
-        from sandbox.docker.local_images.building import step_titles
-        from sandbox.packages.cache import PackageCache
-
-        asked = made.spec
-        return build_image(
-            image,
-            on_log=step_titles(image, _say),
-            network=made.network,
-            cache=None if made.network.mode == "bridge" else asked.cache or PackageCache(),
-            ca_bundle=None if asked.ca_bundle is None else Path(asked.ca_bundle),
-            runtime=asked.runtime,
-            pull=asked.pull,
-        ).id
+        try:
+            return _build(image, made)
+        except SandboxError as error:
+            log = error.result.get("log", ()) if isinstance(error.result, dict) else ()
+            for line in list(log)[-_TAIL_LINES:]:
+                _say(f"  {line}")
+            raise
 
     return {**options, "image": str(image)}, build
+
+
+def _build(image: Image, made: DockerEnvironment) -> str:
+    """Build the image and return its id. Its steps are a stranger's: they reach what the sandbox may, and the package cache."""
+    from sandbox.docker.local_images.building import build, step_titles
+
+    asked = made.spec
+    return build(
+        image,
+        on_log=step_titles(image, _say),
+        network=made.network,
+        cache=asked.cache or cache_of(made.network.mode != "bridge", None),
+        ca_bundle=None if asked.ca_bundle is None else Path(asked.ca_bundle),
+        runtime=asked.runtime,
+        pull=asked.pull,
+    ).id
 
 
 def _report(found: Devcontainer, *, suggests: bool) -> None:

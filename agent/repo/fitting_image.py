@@ -12,7 +12,7 @@ from sandbox.docker.spec import DEFAULT_IMAGE
 from .beneath import Folder
 
 NODE, TOOLCHAINS = "gamebox/node", "gamebox/toolchains"
-_CODEACT = "gamebox/codeact"  # which has Node.js, too
+CODEACT = "gamebox/codeact"  # which has Node.js, too
 _JAVASCRIPT = ("package.json",)
 _PYTHON = ("pyproject.toml", "requirements.txt", "setup.py", "setup.cfg", "Pipfile")
 _COMPILED = ("go.mod", "Cargo.toml", "pom.xml", "build.gradle", "build.gradle.kts")
@@ -20,41 +20,47 @@ _COMPILED = ("go.mod", "Cargo.toml", "pom.xml", "build.gradle", "build.gradle.kt
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The image to use; ``why`` names the files that decided, "" if none did. ``missing`` would fit better and is not there."""
+    """The image to use; ``why`` names the files that decided, "" if none did. ``missing`` would fit better and is not there.
+
+    ``chosen`` says that it is another than the default.
+    """
 
     image: str
     why: str = ""
     missing: str = ""
+    chosen: bool = False
 
     def __str__(self) -> str:
         """Return one line for the user; "" if there is nothing to say."""
         if self.missing:
             how = f"make it with: gamebox setup --{self.missing.partition('/')[2]}"
             return f"the image is {self.image}; {self.missing} would fit {self.why}, and is not here: {how}"
-        if not self.why or self.image == DEFAULT_IMAGE:
+        if not self.chosen:
             return ""
         return f"the image is {self.image}, for {self.why}; --image names another"
 
 
-def choose_image(repo: Path, has_image: Callable[[str], bool]) -> Choice:
+def choose_image(repo: Path, has_image: Callable[[str], bool], default: str = DEFAULT_IMAGE) -> Choice:
     """Return the image for ``repo``. ``has_image`` says whether the engine has one; it is not asked about the default.
 
-    A folder that cannot be read gets the default.
+    A repository gets ``default`` where that fits, too, or where it cannot be read.
     """
     try:
         with Folder(repo) as held:
             javascript, python, compiled = (_present(held, names) for names in (_JAVASCRIPT, _PYTHON, _COMPILED))
     except OSError:
-        return Choice(DEFAULT_IMAGE)
+        return Choice(default)
     why = " and ".join((*javascript, *compiled, *python))
     if not javascript and not compiled:
-        return Choice(DEFAULT_IMAGE, why)
+        return Choice(default, why)
     only_node = bool(javascript) and not python and not compiled
-    fitting = (NODE, _CODEACT) if only_node else (TOOLCHAINS,) if compiled else (TOOLCHAINS, NODE, _CODEACT)
+    fitting = (NODE, CODEACT) if only_node else (TOOLCHAINS,) if compiled else (TOOLCHAINS, NODE, CODEACT)
+    if default in fitting:
+        return Choice(default, why)
     for image in fitting:
         if has_image(image):
-            return Choice(image, why)
-    return Choice(DEFAULT_IMAGE, why, fitting[0])
+            return Choice(image, why, chosen=True)
+    return Choice(default, why, fitting[0])
 
 
 def _present(held: Folder, names: tuple[str, ...]) -> list[str]:

@@ -232,7 +232,7 @@ def _prepare(made: DockerEnvironment, command: str, report: Callable[[str], None
             workspace,
             image=spec.image if describe_image is None else describe_image(),
             profile=spec.profile,
-            cache=spec.cache,
+            cache=spec.cache or cache_of(made.network.mode != "bridge", None),
             network=made.network,
             ca_bundle=None if spec.ca_bundle is None else Path(spec.ca_bundle),
             limits=made.limits,
