@@ -25,7 +25,7 @@ _IMAGE = re.compile(
 _OPENING, _CLOSING = frozenset("[{"), frozenset("]}")
 _ALONE = frozenset('[]{},:"/')
 # Images of builds and snapshots have owners, and are not named by a repository.
-_OWNED = ("gamebox-build", "gamebox.invalid")
+_OWNED = ("gamebox-build", "gamebox.invalid", "sha256")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _COMMANDS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
 _SILENT = frozenset({"name", "$schema", "customizations"})
@@ -187,7 +187,7 @@ class _Reading:
 
     def _image(self) -> str:
         image = self._text(self._found, "image")
-        if image and (not _IMAGE.fullmatch(image) or image.split("/")[0] in _OWNED):
+        if image and (not _IMAGE.fullmatch(image) or re.split("[/:]", image)[0] in _OWNED):
             raise _refused(self._path, f"{image[:100]!r} cannot be the name of an image")
         return image
 
