@@ -20,9 +20,9 @@ from tests.servers.upstream import Upstream
 pytestmark = pytest.mark.engine
 
 SMALL = Limits(memory_bytes=512 << 20)
-INSTALL = "python3 -m venv .venv && .venv/bin/pip install -q -r requirements.txt && echo made > ~/made"
+INSTALL = "pip install -q --target .venv -r requirements.txt && echo made > ~/made"
 SCRIPT = [
-    {"tool": "run", "args": {"command": ".venv/bin/python main.py && cat ~/made && git status --short; echo new > new.txt"}},
+    {"tool": "run", "args": {"command": "PYTHONPATH=.venv python3 main.py && cat ~/made && git status --short; echo new > new.txt"}},
     {"tool": "finish", "args": {"summary": "done"}},
 ]
 
@@ -75,7 +75,7 @@ def test_a_set_up_is_made_once_and_found_again(repo: Path, upstream: Upstream, t
     found = set_up(INSTALL, repo, image="gamebox/base", cache=cache, limits=SMALL)
     KNOWN.add(found.name)
     assert found.cached
-    second = run_gamebox("run", "--workspace", str(repo), "--setup", INSTALL, "--", ".venv/bin/python", "main.py", env=environment, timeout=300)
+    second = run_gamebox("run", "--workspace", str(repo), "--setup", INSTALL, "-e", "PYTHONPATH=.venv", "--", "python3", "main.py", env=environment, timeout=300)
     assert (second.returncode, second.stdout) == (0, "again mdurl\n"), second.stderr
     (listed,) = [each for each in list_setups() if found.name in each.names]
     assert dict(listed.labels)["setup.command"] == INSTALL
@@ -83,7 +83,7 @@ def test_a_set_up_is_made_once_and_found_again(repo: Path, upstream: Upstream, t
     assert found.name not in {name for each in list_setups() for name in each.names}
 
 
-def test_another_content_or_command_is_another_set_up_and_a_failure_is_none(repo: Path, upstream: Upstream, tmp_path: Path) -> None:
+def test_other_content_is_another_set_up_and_a_failure_is_none(repo: Path, upstream: Upstream, tmp_path: Path) -> None:
     cache = PackageCache(tmp_path / "packages", pypi=f"{upstream.url}/simple/", npm="")
 
     def made(command: str) -> str:
@@ -96,8 +96,7 @@ def test_another_content_or_command_is_another_set_up_and_a_failure_is_none(repo
     images = {made(evil)}
     (repo / "requirements.txt").write_text((repo / "requirements.txt").read_text() + "# other\n")
     images.add(made(evil))
-    images.add(made(f"{evil} "))
-    assert len(images) == 3
+    assert len(images) == 2
     with pytest.raises(SandboxError) as caught:
         set_up("echo one; echo two >&2; ls main.py", repo, image="gamebox/base", cache=cache, limits=SMALL)
     error = caught.value

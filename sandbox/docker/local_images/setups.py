@@ -20,6 +20,7 @@ from sandbox.docker.builds.layers import ImageStore, StoredImage
 from sandbox.docker.builds.log import LogEntry
 from sandbox.docker.builds.steps import Copy, Plan, Run, User, Workdir, invalid
 from sandbox.docker.container.profiles import find_profile
+from sandbox.docker.spec import DEFAULT_IMAGE
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import GIB, Limits
 from sandbox.network.policy import Network
@@ -53,7 +54,7 @@ def set_up(
     command: str,
     folder: str | Path,
     *,
-    image: str,
+    image: str = DEFAULT_IMAGE,
     profile: str = "default",
     cache: PackageCache | None = None,
     network: Network | None = None,
