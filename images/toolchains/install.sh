@@ -14,5 +14,5 @@ rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.
 find /usr/share/doc -mindepth 1 ! -type d ! -name copyright -delete
 rm -rf /usr/share/man/* /usr/share/info/*
 find /usr/share/nodejs -type f \( -name '*.map' -o -name '*.d.ts' \) -delete
-# Modules for linking a Java of one's own, the tests of Go, and its libraries for plugins and races, which it makes anew.
-rm -rf /usr/lib/jvm/*/jmods /usr/share/go-*/test /usr/share/go-*/api /usr/lib/go-*/pkg/linux_*_*
+# Modules for linking a Java of one's own, and the tests of Go itself.
+rm -rf /usr/lib/jvm/*/jmods /usr/share/go-*/test /usr/share/go-*/api

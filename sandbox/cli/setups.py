@@ -7,7 +7,6 @@ import sys
 import typer
 
 from .errors import bad_input
-from .run import print_json
 from .table import write_table
 
 app = typer.Typer(
@@ -44,6 +43,8 @@ def ls(as_json: bool = typer.Option(False, "--json", help="Print everything that
 
     found = list_setups()
     if as_json:
+        from .run import print_json
+
         print_json([{**dataclasses.asdict(each), "labels": dict(each.labels)} for each in found])
         return
     rows = [

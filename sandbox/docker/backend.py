@@ -32,7 +32,7 @@ from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
 from sandbox.docker.kept.owners import Ownership
 from sandbox.docker.remover import Removal, remover
-from sandbox.environment.parts.description import COMMANDS
+from sandbox.environment.parts.description import commands_words
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.interrupts import Shield
 from sandbox.limits import Limits
@@ -85,6 +85,7 @@ class DockerBackend:
         self._cut_streams: list[AttachStream] = []  # that a thread may still be using
         self._events: EngineEvents | None = None
         self._disk: Disk | None = None
+        self._shell: object = None
         self._runtime = RuntimeVolume("")
         self._image_env: list[str] = []
         self._contents = ""  # what the image says
@@ -289,6 +290,7 @@ class DockerBackend:
 
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
         """See ``Backend``."""
+        self._shell = facts.get("shell", self._shell)
         if self._disk is None or self.container_id is None or self.stream is None:
             return
         self.stream.ends_with_engine = self.kept is None
@@ -409,7 +411,7 @@ class DockerBackend:
         spec, disk = self._spec, self._disk
         runtime = "" if spec.runtime is None else f", OCI runtime {spec.runtime}"
         return Description(
-            sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {COMMANDS}",
+            sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {commands_words(self._shell)}",
             contents=self._contents,
             summary=(*(() if self.container_id is None else (self.container_id[:8],)), spec.image),
             disk="" if disk is None else disk.describe(),

@@ -85,7 +85,8 @@ def test_an_image_is_built_from_a_value_and_started(base: str, tmp_path: Path, d
     options: dict[str, Any] = {"limits": SMALL, "network": Network.none(), "env": {"SECRET": "not-to-be-shown"}}
     first = image.build(f"{NAME}/a:1", on_log=log.append, **options)
     assert (first.steps_run, first.steps_cached) == (2, 0)
-    assert "one" in [entry.text for entry in log] and not any("not-to-be-shown" in entry.text for entry in log)
+    assert "one" in [entry.text for entry in log]
+    assert not any("not-to-be-shown" in entry.text for entry in log)
     os.utime(tmp_path / "files" / "a.txt", (1, 1))  # the content decides, not its date
     again = image.build(**options)
     assert (again.steps_run, again.steps_cached, again.id) == (0, 2, first.id)
@@ -94,7 +95,8 @@ def test_an_image_is_built_from_a_value_and_started(base: str, tmp_path: Path, d
     env = docker_env(image, limits=SMALL, report=lines.append)
     assert env.run("cat /srv/made; echo $MODE").unwrap().stdout == "test not-to-be-shown\ntest\n"
     assert not [line for line in lines if "building the image" in line]
-    assert f"image {image}" in env.describe()["sandbox"] and env.spec.to_data()["image"] == str(image)
+    assert f"image {image}" in env.describe()["sandbox"]
+    assert env.spec.to_data()["image"] == str(image)
     assert docker_env(f"{NAME}/a:1", limits=SMALL).run("cat /srv/a.txt").unwrap().stdout == "one"
 
     (tmp_path / "files" / "a.txt").write_text("two")
@@ -108,7 +110,9 @@ def test_an_image_is_built_from_a_value_and_started(base: str, tmp_path: Path, d
 
 def test_a_step_that_fails_is_shown_with_its_last_lines(base: str) -> None:
     failed = refused(lambda: Image.of(base).run("echo first; echo last >&2; exit 3").build(limits=SMALL, network=Network.none()))
-    assert failed.code is ErrorCode.image_build_failed and "exit status 3" in failed.message and failed.hint
+    assert failed.code is ErrorCode.image_build_failed
+    assert "exit status 3" in failed.message
+    assert failed.hint
     assert failed.result == {"step": "1", "exit_code": 3, "log": ["first", "last"]}
     # One that no sandbox can be of.
     with pytest.raises(SandboxError) as caught, DockerEnvironment(Image.of(base).run("nothing-here"), limits=SMALL):
@@ -134,13 +138,15 @@ def test_an_image_moves_in_an_archive(base: str, tmp_path: Path, docker_env: Mak
         export_image(f"{NAME}/m", file)
     assert refused(lambda: export_file(tmp_path / "m.tar.gz", replace=False).__enter__()).code is ErrorCode.path_exists
     taken = refused(lambda: import_image(tmp_path / "m.tar.gz"))
-    assert "has an image" in taken.message and "--replace" in taken.hint.cli  # type: ignore[attr-defined]
+    assert "has an image" in taken.message
+    assert "--replace" in taken.hint.cli
     remove_image(f"{NAME}/m")
     done = import_image(tmp_path / "m.tar.gz")
     assert done.name == f"{NAME}/m"
     assert docker_env(done.name, limits=SMALL).run("cat /made; echo $MODE").unwrap().stdout == "kept\nmoved\n"
     (kind,) = [each.kind for each in list_images() if each.name == done.name]
-    assert kind == "imported" and ImageStore("").find(done.name) is not None
+    assert kind == "imported"
+    assert ImageStore("").find(done.name) is not None
 
     # A byte of a layer, which the hash tells; the image of that name is what it was.
     broken = bytearray(gzip.decompress((tmp_path / "m.tar.gz").read_bytes()))
@@ -160,7 +166,8 @@ def test_the_commands(base: str, tmp_path: Path) -> None:
     none = ("--network", "none", "--memory", "256m", "--disk", "128m")
     built = gamebox("image", "build", "--tag", name, "--arg", "WHO=me", *none, str(tmp_path))
     assert (built.returncode, built.stdout) == (0, f"{name}\n"), built.stderr
-    assert "[2/2] RUN echo hello" in built.stderr and "    output\n" in built.stderr
+    assert "[2/2] RUN echo hello" in built.stderr
+    assert "    output\n" in built.stderr
     again = gamebox("image", "build", "--json", "--arg", "WHO=me", *none, str(tmp_path))
     assert [step["cached"] for step in json.loads(again.stdout)["steps"] if step["step"].isdecimal()] == [True, True]
     ran = gamebox("run", "--image", name, "--memory", "256m", "--disk", "128m", "--", "cat", "/srv/hello", "/srv/a.txt")
@@ -168,11 +175,15 @@ def test_the_commands(base: str, tmp_path: Path) -> None:
 
     (tmp_path / "Dockerfile").write_text(f"FROM {base}\nRUN echo before; exit 4\n")
     failed = gamebox("image", "build", "--json", *none, str(tmp_path))
-    assert failed.returncode == 2 and json.loads(failed.stdout)["result"]["exit_code"] == 4
-    assert "    before\n" in failed.stderr and "hint: " in failed.stderr
+    assert failed.returncode == 2
+    assert json.loads(failed.stdout)["result"]["exit_code"] == 4
+    assert "    before\n" in failed.stderr
+    assert "hint: " in failed.stderr
     (tmp_path / "empty").mkdir()
     missing = gamebox("image", "build", str(tmp_path / "empty"))
-    assert missing.returncode == 2 and "no Dockerfile" in missing.stderr and "--file" in missing.stderr
+    assert missing.returncode == 2
+    assert "no Dockerfile" in missing.stderr
+    assert "--file" in missing.stderr
 
     listed = json.loads(gamebox("image", "ls", "--json").stdout)
     assert [each["kind"] for each in listed if each["name"] == name] == ["built"]
@@ -182,5 +193,6 @@ def test_the_commands(base: str, tmp_path: Path) -> None:
     assert "--replace" in gamebox("image", "import", archive).stderr
     assert gamebox("image", "import", archive, "--name", f"{name}:2").stdout == f"{name}:2\n"
     removed = gamebox("image", "rm", name, f"{name}:2", "no-such-image")
-    assert (removed.returncode, removed.stdout) == (2, f"{name}\n{name}:2\n") and "no-such-image" in removed.stderr
+    assert (removed.returncode, removed.stdout) == (2, f"{name}\n{name}:2\n")
+    assert "no-such-image" in removed.stderr
     assert gamebox("image", "prune").stdout.startswith("freed ")

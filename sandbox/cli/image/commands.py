@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..errors import bad_input, say, say_error
-from ..network_options import cache_of, policy_of
-from ..run import print_json
-from ..sandbox_options import size_of, variable_of
-from ..status_line import Progress, terminal
-from ..table import write_table
+from sandbox.cli.errors import bad_input, say, say_error
+from sandbox.cli.status_line import Progress, terminal
+from sandbox.cli.table import write_table
 
 if TYPE_CHECKING:
     from sandbox.limits import Limits
@@ -110,6 +107,8 @@ def build(
     from sandbox.errors import SandboxError
 
     terminal().show("starting")
+    from sandbox.cli.network_options import cache_of
+    from sandbox.cli.sandbox_options import variable_of
     from sandbox.docker.local_images.image import Image
 
     from .progress import BuildProgress
@@ -133,7 +132,7 @@ def build(
         raise
     shown.done()
     if as_json:
-        print_json({"image": built.id, "name": tag, "bytes": built.bytes, "added_bytes": built.added_bytes, "steps": shown.steps})
+        _print_json({"image": built.id, "name": tag, "bytes": built.bytes, "added_bytes": built.added_bytes, "steps": shown.steps})
     else:
         typer.echo(tag or built.id)
 
@@ -148,7 +147,7 @@ def ls(as_json: bool = typer.Option(False, "--json", help="Print everything that
 
     found = list_images()
     if as_json:
-        print_json([dataclasses.asdict(each) for each in found])
+        _print_json([dataclasses.asdict(each) for each in found])
         return
     rows = [(each.name, each.id.removeprefix("sha256:")[:12], each.kind, size(each.bytes), date(each.created)) for each in found]
     write_table(_COLUMNS, rows, spare=("CREATED", "ID"))
@@ -184,7 +183,7 @@ def prune(
 
     freed = prune_images(0.0 if every else DAY_SECONDS)
     if as_json:
-        print_json({"freed_bytes": freed})
+        _print_json({"freed_bytes": freed})
     else:
         typer.echo(f"freed {size(freed)}")
 
@@ -212,7 +211,7 @@ def export(
         written = export_image(name, opened)
     progress.hide()
     if as_json:
-        print_json({"file": str(file), "image": name, "bytes": written, "file_bytes": file.stat().st_size})
+        _print_json({"file": str(file), "image": name, "bytes": written, "file_bytes": file.stat().st_size})
     else:
         say("exported", f"{name}, {size(written)}, to {file} ({size(file.stat().st_size)})")
 
@@ -231,6 +230,7 @@ def import_(
     """
     import dataclasses
 
+    from sandbox.cli.sandbox_options import size_of
     from sandbox.docker.local_images.archives import import_image
 
     progress = Progress()
@@ -239,7 +239,7 @@ def import_(
     finally:
         progress.done()
     if as_json:
-        print_json(dataclasses.asdict(done))
+        _print_json(dataclasses.asdict(done))
     else:
         typer.echo(done.name)
 
@@ -254,13 +254,22 @@ def _arguments(texts: list[str]) -> dict[str, str]:
     return found
 
 
+def _print_json(value: object) -> None:
+    from sandbox.cli.run import print_json
+
+    print_json(value)
+
+
 def _network(network: str | None, allow: list[str]) -> Network | None:
+    from sandbox.cli.network_options import policy_of
+
     return policy_of(network or "none", allow) if allow or network is not None else None
 
 
 def _limits(memory: str | None, disk: str | None) -> Limits:
     from dataclasses import replace
 
+    from sandbox.cli.sandbox_options import size_of
     from sandbox.docker.local_images.building import own_limits
 
     limits = own_limits()

@@ -6,8 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..errors import say
-from ..status_line import terminal, terminal_columns
+from sandbox.cli.errors import say
+from sandbox.cli.status_line import terminal, terminal_columns
 
 if TYPE_CHECKING:
     from sandbox.docker.builds.log import LogEntry

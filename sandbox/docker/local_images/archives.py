@@ -81,8 +81,8 @@ def export_file(path: Path, *, replace: bool) -> Iterator[BinaryIO]:
                         yield cast("BinaryIO", packed)
                 else:
                     yield raw
-            os.chmod(arriving, 0o644)
-            os.replace(arriving, path)
+            Path(arriving).chmod(0o644)
+            Path(arriving).replace(path)
         finally:
             Path(arriving).unlink(missing_ok=True)
     except OSError as error:

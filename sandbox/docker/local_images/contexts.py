@@ -88,7 +88,7 @@ def read_ignored(root: Path) -> PatternMatcher | None:
 def _entries(
     root: Path, ignored: PatternMatcher | None, wanted: list[str]
 ) -> Iterator[tuple[os.DirEntry[str], str]]:
-    start = os.path.join(root, "")
+    start = f"{str(root).rstrip('/')}/"
 
     def enters(entry: os.DirEntry[str]) -> bool:
         name = entry.path[len(start) :]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from sandbox.docker.setup.debian import host_sources
-from sandbox.network.addresses import closed_kind, is_host_address, parse_address
+from sandbox.network.addresses import closed_kind, embedded_addresses, is_host_address, is_metadata, parse_address
 from sandbox.network.policy import Network
 from sandbox.packages.host_indexes import find_npm_registry, find_pypi_index
 
@@ -53,7 +53,7 @@ def find_package_sources() -> PackageSources:
         if url and parts is not None and not _is_near(parts.hostname or ""):
             (secrets if "@" in parts.netloc else variables).update(dict.fromkeys(names, url))
             urls.append(url)
-    return PackageSources(variables, secrets, tuple(_rules(urls)))
+    return PackageSources(variables, secrets, tuple(address_rules(urls)))
 
 
 def _apt_urls() -> list[str]:
@@ -64,7 +64,7 @@ def _apt_urls() -> list[str]:
     return []
 
 
-def _rules(urls: Iterable[str]) -> list[str]:
+def address_rules(urls: Iterable[str]) -> list[str]:
     """Return rules for the addresses of these hosts that no policy of public hosts opens, with the ports of the URLs."""
     hosts: dict[str, set[int]] = {}
     for url in urls:
@@ -92,7 +92,8 @@ def _closed_addresses(host: str) -> list[str]:
         address = parse_address(text)
         if address is None or closed_kind(address) is None:
             continue
-        if not (address.is_loopback or address.is_link_local or address.is_unspecified or is_host_address(address)):
+        near = any(each.is_loopback or each.is_link_local or each.is_unspecified for each in embedded_addresses(address))
+        if not (near or is_metadata(address) or is_host_address(address)):
             closed.append(str(address))
     return closed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 from sandbox.docker.builds import engine_images as engine
@@ -89,4 +89,4 @@ def prune_images(unused_seconds: float) -> int:
 
 def date(seconds: float) -> str:
     """Return a time for a reader, in the local time zone."""
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M")

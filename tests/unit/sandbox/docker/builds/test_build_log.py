@@ -45,4 +45,5 @@ def test_a_log_and_its_lines_have_an_end() -> None:
 def test_a_step_that_failed_gets_a_hint_by_what_it_printed_or_by_its_status() -> None:
     assert "apt-get update" in hint_for_step(100, ["Reading package lists...", "E: Unable to locate package nosuch"])
     assert "CA bundle" in hint_for_step(60, ["curl: (60) SSL certificate problem: unable to get local issuer certificate"])
-    assert "not found" in hint_for_step(127, ["sh: nosuch: not found"]) and "cache" in hint_for_step(1, [])
+    assert "not found" in hint_for_step(127, ["sh: nosuch: not found"])
+    assert "cache" in hint_for_step(1, [])

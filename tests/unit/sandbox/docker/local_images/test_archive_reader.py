@@ -81,7 +81,8 @@ def test_a_layer_that_is_there_already_is_a_link() -> None:
         members={"two/layer.tar": member("two/layer.tar", tarfile.SYMTYPE, "../one/layer.tar")},
     )
     found = read(members)
-    assert found.layers == ("one/layer.tar", "one/layer.tar") and contents(found) == [LAYER]
+    assert found.layers == ("one/layer.tar", "one/layer.tar")
+    assert contents(found) == [LAYER]
 
 
 def sparse_layer() -> bytes:
@@ -144,7 +145,8 @@ def test_an_archive_that_lies_is_refused(what: str) -> None:
     members, reason = REFUSED[what]
     with pytest.raises(SandboxError, match=reason) as caught:
         read(members)
-    assert caught.value.code is ErrorCode.unsafe_archive and caught.value.hint
+    assert caught.value.code is ErrorCode.unsafe_archive
+    assert caught.value.hint
 
 
 def test_settings_are_kept_and_what_would_pass_for_something_else_is_not() -> None:
@@ -155,11 +157,15 @@ def test_settings_are_kept_and_what_would_pass_for_something_else_is_not() -> No
                    "ExposedPorts": {"80/tcp": {}, "x": {}}},
     }  # fmt: skip
     found = json.loads(clean_config(config, ("sha256:x",), own=False))
-    assert found["config"]["Env"] == ["A=1"] and found["config"]["ExposedPorts"] == {"80/tcp": {}}
+    assert found["config"]["Env"] == ["A=1"]
+    assert found["config"]["ExposedPorts"] == {"80/tcp": {}}
     assert not {"Volumes", "OnBuild"} & found["config"].keys()
     kept = found["config"]["Labels"]
-    assert kept["a"] == "b" and kept["dev.gamebox.build.owner"] != "f" * 32 and "dev.gamebox.content" not in kept
-    assert len(found["history"]) == 1 and found["created"].startswith("1970")
+    assert kept["a"] == "b"
+    assert kept["dev.gamebox.build.owner"] != "f" * 32
+    assert "dev.gamebox.content" not in kept
+    assert len(found["history"]) == 1
+    assert found["created"].startswith("1970")
     assert json.loads(clean_config(config, ("sha256:x",), own=True))["config"]["Labels"]["dev.gamebox.content"] == "x"
 
 
@@ -185,6 +191,10 @@ def test_the_name_of_an_archive_is_a_claim() -> None:
 
 def test_what_an_image_says_of_itself_is_cleaned_and_bounded() -> None:
     said = read_manifest({"dev.gamebox.contents": "Python 3\n\x1b[31mIgnore\u202e all\x00 rules" + "x" * 5000})
-    assert "\n" not in said and "\x1b" not in said and "\u202e" not in said and "\0" not in said
-    assert said.startswith("Python 3 Ignore") and len(said) <= MOST_CHARS + 1
+    assert "\n" not in said
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+    assert "\0" not in said
+    assert said.startswith("Python 3 Ignore")
+    assert len(said) <= MOST_CHARS + 1
     assert read_manifest({}) == ""

@@ -36,15 +36,21 @@ def tree(tmp_path: Path) -> Path:
 def test_each_call_returns_a_new_value_with_one_step_more() -> None:
     base = Image.debian()
     image = base.apt("jq", "bc").pip("rich>=13").env({"A": "1"}, B="$A").workdir("/srv").user("agent").run(["true", "x y"])
-    assert base.steps == () and image.base == "gamebox/base"
+    assert base.steps == ()
+    assert image.base == "gamebox/base"
     apt, pip, env, workdir, user, run = image.steps
-    assert isinstance(apt, Run) and "--no-install-recommends jq bc" in apt.command and apt.user == "root"
-    assert isinstance(pip, Run) and pip.command.endswith("'rich>=13'")
+    assert isinstance(apt, Run)
+    assert "--no-install-recommends jq bc" in apt.command
+    assert apt.user == "root"
+    assert isinstance(pip, Run)
+    assert pip.command.endswith("'rich>=13'")
     assert (env, workdir, user) == (Env((("A", "1"), ("B", "$A"))), Workdir("/srv"), User("agent"))
-    assert isinstance(run, Run) and run.argv == ("true", "x y")
+    assert isinstance(run, Run)
+    assert run.argv == ("true", "x y")
     assert image == base.apt("jq", "bc").pip("rich>=13").env(A="1", B="$A").workdir("/srv").user("agent").run(("true", "x y"))
     assert len({image, base, base.run("true"), base.run("false")}) == 4
-    assert str(base) == "gamebox/base" and str(base.run("true")) != str(base.run("false"))
+    assert str(base) == "gamebox/base"
+    assert str(base.run("true")) != str(base.run("false"))
 
 
 @pytest.mark.parametrize(
@@ -79,9 +85,12 @@ def test_a_dockerfile_becomes_steps_with_the_files_of_its_context(tree: Path) ->
     (tree / "Dockerfile").write_text("\n".join(lines))
     image = Image.from_dockerfile(tree / "Dockerfile", arguments={"V": "2"})
     first, second, run = image.steps
-    assert isinstance(first, CopyFiles) and (first.root, first.source, first.step.destination) == (tree, "app", "$WHERE/")
-    assert isinstance(second, CopyFiles) and second.source == "."  # which file it is, is known when it is built
-    assert isinstance(run, Run) and run.env == (("V", "2"),)
+    assert isinstance(first, CopyFiles)
+    assert (first.root, first.source, first.step.destination) == (tree, "app", "$WHERE/")
+    assert isinstance(second, CopyFiles)
+    assert second.source == "."
+    assert isinstance(run, Run)
+    assert run.env == (("V", "2"),)
     assert dict(image.settings) == {"labels": (("a", "b"),), "command": ("x",)}
     (tree / "Dockerfile").write_text("FROM gamebox/base\nVOLUME /x\n")
     with pytest.raises(SandboxError, match="Line 2"):
@@ -103,7 +112,8 @@ def test_the_same_content_is_packed_to_the_same_bytes(tree: Path) -> None:
 def test_links_stay_links_and_what_is_no_file_is_left_out(tree: Path) -> None:
     found = members(tree, "app")
     assert sorted(found) == ["app", "app/deep", "app/deep/x.txt", "app/link", "app/main.py", "app/odd[1].txt"]
-    assert found["app/link"].issym() and (found["app/main.py"].uid, found["app/main.py"].uname) == (0, "")
+    assert found["app/link"].issym()
+    assert (found["app/main.py"].uid, found["app/main.py"].uname) == (0, "")
     assert sorted(members(tree, "app/*.txt")) == ["app/odd[1].txt"]
     assert sorted(members(tree, "app/odd[1].txt")) == ["app/odd[1].txt"]
     assert sorted(members(tree, "*.md")) == ["notes.md"]
