@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sandbox.limits import Limits
 
 _SETUP = (
-    "Command that installs what the workspace depends on. It sees only files such as requirements.txt, pyproject.toml or package.json, "
+    "Command that installs what the workspace depends on. It sees only files such as requirements.txt or package.json, "
     "and the package cache; it runs once for their content, and every later sandbox starts with what it made."
 )
 SETUP = Flag("setup", _SETUP, metavar="COMMAND")

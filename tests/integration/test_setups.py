@@ -22,7 +22,7 @@ pytestmark = pytest.mark.engine
 SMALL = Limits(memory_bytes=512 << 20)
 INSTALL = "pip install -q --target .venv -r requirements.txt && echo made > ~/made"
 SCRIPT = [
-    {"tool": "run", "args": {"command": "PYTHONPATH=.venv python3 main.py && cat ~/made && git status --short; echo new > new.txt"}},
+    {"tool": "run", "args": {"command": "PYTHONPATH=.venv python3 main.py; cat ~/made; git status --short; echo new > new.txt"}},
     {"tool": "finish", "args": {"summary": "done"}},
 ]
 

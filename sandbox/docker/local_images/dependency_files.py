@@ -56,7 +56,8 @@ def read_dependency_files(folder: Path) -> dict[str, bytes]:
         raise SandboxError(
             ErrorCode.path_not_found,
             "--setup found no file that says what the repository depends on.",
-            "Add one, such as requirements.txt, pyproject.toml, package.json, go.mod or Cargo.toml: what is installed is kept for its content.",
+            "Add one, such as requirements.txt, pyproject.toml, package.json, go.mod or Cargo.toml; what is installed is kept for "
+            "its content.",
         )
     return dict(sorted(found.items()))
 

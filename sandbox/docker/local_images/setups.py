@@ -66,8 +66,8 @@ def set_up(
 ) -> SetUp:
     """Run ``command`` once for the dependency files in ``folder``, in a sandbox of ``image``, and return what is kept of it.
 
-    The command runs in /workspace, which has copies of these files, as the user that commands of ``profile`` have, and with its home.
-    It reaches ``cache`` (by default this user's own) and what ``network`` opens. What it changed in the workspace, the home and
+    The command runs in /workspace, which has copies of these files, as the user of commands in ``profile``, and with its home. It
+    reaches ``cache`` (by default this user's own) and what ``network`` opens. What it changed in the workspace, the home and
     elsewhere is in every sandbox of the image. At most 20 are kept; those that were not used for longest go.
 
     Raises SandboxError: ``image_build_failed`` with the last lines of the command, after which nothing is kept; ``timeout`` after
