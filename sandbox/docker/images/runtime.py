@@ -297,7 +297,10 @@ def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str
     labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host()}
     client.api.create_volume(name, labels=labels)
     try:
-        _finish(client, name, image_id, guest, labels)
+        # Docker copies the image's folder into an empty volume when a container is made, Podman when it is started.
+        _run(client, name, image_id, ["-c", "print('filled')"], labels, "filled")
+        finish = [*_COMPACT, f"{MOUNT_POINT}/finish.py"]
+        _run(client, name, image_id, finish, labels, "complete", _archive(guest))
     except Exception:
         with contextlib.suppress(docker.errors.DockerException):  # another process is filling it
             _remove(client, name)
@@ -305,10 +308,16 @@ def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str
     client.api.create_volume(name + _VERIFIED, labels=labels)
 
 
-def _finish(
-    client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes], labels: dict[str, str]
+def _run(
+    client: docker.DockerClient,
+    name: str,
+    image_id: str,
+    arguments: list[str],
+    labels: dict[str, str],
+    last_word: str,
+    arriving: bytes = b"",
 ) -> None:
-    """Fill the volume: the engine copies the image's folder into an empty one, and its own interpreter completes it."""
+    """Run the image's interpreter with the volume at its place; it must print ``last_word``. ``arriving`` is put there before."""
     mounts = [docker.types.Mount(MOUNT_POINT, name, type="volume")]
     host_config = client.api.create_host_config(
         network_mode="none",
@@ -318,17 +327,18 @@ def _finish(
         log_config=docker.types.LogConfig(type="json-file"),
     )
     created = client.api.create_container(
-        image_id, command=[*ARGV, *_COMPACT, f"{MOUNT_POINT}/finish.py"], host_config=host_config, labels=labels, user="0:0"
+        image_id, entrypoint=[*ARGV, *arguments], command=[], host_config=host_config, labels=labels, user="0:0"
     )
     container: str = created["Id"]
     try:
-        client.api.put_archive(container, MOUNT_POINT, _archive(guest))
+        if arriving:
+            client.api.put_archive(container, MOUNT_POINT, arriving)
         client.api.start(container)
         status = client.api.wait(container, timeout=_FINISH_SECONDS)["StatusCode"]
         output = client.api.logs(container).decode(errors="replace").strip()
     finally:
         client.api.remove_container(container, force=True, v=True)
-    if status != 0 or output != "complete":
+    if status != 0 or output != last_word:
         last = output.splitlines()[-1] if output else "no output"
         raise SandboxError(
             ErrorCode.setup_failed,
