@@ -22,6 +22,20 @@ from .table import Engine
 from .roots import root_of
 
 _START_SECONDS = 60.0
+# The engine lives in control groups of its own, which are the roots of all that it sees.
+_APART = """
+set -e
+for top in /sys/fs/cgroup/*/; do
+    mine=$top$1
+    mkdir "$mine"
+    for name in cpus mems; do
+        if [ -e "$mine/cpuset.$name" ]; then cat "$top/cpuset.$name" >"$mine/cpuset.$name"; fi
+    done
+    echo $$ >"$mine/cgroup.procs"
+done
+shift
+exec unshare --mount --pid --net --ipc --cgroup --fork --kill-child "$@"
+"""
 # Run by a shell that becomes process 1 of the engine's namespaces. The folder of the engine has the same path inside, so that what
 # it says of its files holds outside, too.
 _ENTER = """
@@ -33,12 +47,21 @@ mkdir -p ".$base" old
 mount --rbind "$base" ".$base"
 mount --rbind /dev dev
 mount -t proc proc proc
-mount --rbind /sys sys
-case $cgroup in
-hybrid) ;;
-v1) umount sys/fs/cgroup/unified ;;
-v2) mount -t cgroup2 none sys/fs/cgroup ;;
-esac
+mount -t sysfs sysfs sys
+if [ "$cgroup" = unified ]; then
+    mount -t cgroup2 cgroup2 sys/fs/cgroup
+else
+    mount -t tmpfs -o mode=755 tmpfs sys/fs/cgroup
+    for top in /sys/fs/cgroup/*/; do
+        name=$(basename "$top")
+        mkdir "sys/fs/cgroup/$name"
+        case $name in
+        unified) if [ "$cgroup" = hybrid ]; then mount -t cgroup2 cgroup2 sys/fs/cgroup/unified; fi ;;
+        systemd) mount -t cgroup -o none,name=systemd cgroup sys/fs/cgroup/systemd ;;
+        *) mount -t cgroup -o "$name" cgroup "sys/fs/cgroup/$name" ;;
+        esac
+    done
+fi
 mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs tmp
 mkdir -p run/lock run/containers var/tmp
@@ -92,7 +115,7 @@ def started(engine: Engine) -> Iterator[Started]:
         for path, content in engine.files(base).items():
             (base / path).parent.mkdir(parents=True, exist_ok=True)
             (base / path).write_text(content)
-        argv = ["unshare", "--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child", "sh", "-c", _ENTER, "sh"]
+        argv = ["sh", "-c", _APART, "sh", base.name, "sh", "-c", _ENTER, "sh"]
         with (base / "log").open("wb") as log:
             process = subprocess.Popen(
                 [*argv, str(base), str(lower), engine.cgroup], stdin=subprocess.DEVNULL, stdout=log, stderr=log,

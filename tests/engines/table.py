@@ -30,7 +30,7 @@ def _docker(**settings: Any) -> Callable[[Path], Mapping[str, str]]:
         configuration = {
             "data-root": f"{base}/data", "exec-root": f"{base}/exec", "hosts": [f"unix://{base}/engine.sock"],
             "pidfile": f"{base}/pid", "bridge": "none", "iptables": False, "ip6tables": False,
-            "cgroup-parent": f"/{base.name}", **settings,
+            **settings,
         }  # fmt: skip
         return {"daemon.json": json.dumps(configuration), "command": f"exec dockerd --config-file {base}/daemon.json\n"}
 
@@ -40,8 +40,6 @@ def _docker(**settings: Any) -> Callable[[Path], Mapping[str, str]]:
 def _podman(runtime: str) -> Callable[[Path], Mapping[str, str]]:
     def files(base: Path) -> Mapping[str, str]:
         containers = f"""\
-[containers]
-cgroup_parent = "/{base.name}"
 [engine]
 cgroup_manager = "cgroupfs"
 runtime = "{runtime}"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.client import connect, is_podman, translated
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
@@ -119,7 +119,10 @@ def _large_disk(runtime: str | None) -> Seen:
     except SandboxError as error:
         if error.code is not ErrorCode.limit_not_enforced:
             raise
-        hint = 'As root beside the engine, with e2fsprogs, it is enforced; disk="hard" refuses such a sandbox.'
+        with translated():
+            podman = is_podman(connect())
+        enforced = 'disk="memory"' if podman else "As root beside the engine, with e2fsprogs,"
+        hint = f'{enforced} is enforced; disk="hard" refuses such a sandbox.'
         return "partly", f"soft, measured now and then: {error.message}", hint
 
 

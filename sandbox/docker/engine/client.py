@@ -9,6 +9,7 @@ import http.client
 import os
 import re
 import socket
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ _PERMISSION_HINT = (
     "or set DOCKER_HOST to an engine of your own."
 )
 
+_PODMAN_HEADER = "Libpod-API-Version"
+_podmans: weakref.WeakSet[docker.DockerClient] = weakref.WeakSet()
 _clients: Shared[tuple[str, int, int], docker.DockerClient] = Shared()
 
 
@@ -103,34 +106,45 @@ def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:
             "Forward its socket with `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`, and set "
             "DOCKER_HOST=unix:///tmp/docker.sock.",
         )
-    served = _ping(address, timeout_seconds)
+    served, podman = _ping(address, timeout_seconds)
     if not served:
         first = _client(address, timeout_seconds, _OLDEST_API)
         try:
-            served = str(first.api.version(api_version=False)["ApiVersion"])
+            said = first.api.version(api_version=False)
         finally:
             first.close()
-    return _client(address, timeout_seconds, served)
+        served = str(said["ApiVersion"])
+        podman = any(str(part.get("Name", "")).startswith("Podman") for part in said.get("Components") or [])
+    made = _client(address, timeout_seconds, served)
+    if podman:
+        _podmans.add(made)
+    return made
 
 
-def _ping(address: str, timeout_seconds: int) -> str:
-    """Return the API version of the engine behind a local socket, "" for another address or an engine that does not say.
+def is_podman(client: docker.DockerClient) -> bool:
+    """Return whether the engine of a client that `connect` made is Podman, which does some things otherwise or not at all."""
+    return client in _podmans
 
-    Its version page would run two programs for the answer, 20 ms. The OSError of a socket says why it fails, which docker-py's
-    error does not.
+
+def _ping(address: str, timeout_seconds: int) -> tuple[str, bool]:
+    """Return the API version of the engine behind a local socket, and whether it is Podman.
+
+    The version is "" for another address or an engine that does not say. Its version page would run two programs for the answer,
+    20 ms. The OSError of a socket says why it fails, which docker-py's error does not.
     """
     if not address.startswith("unix://"):
-        return ""
+        return "", False
     with contextlib.closing(http.client.HTTPConnection("localhost")) as connection:
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(timeout_seconds)
         connection.sock.connect(address.removeprefix("unix://"))
         try:
             connection.request("GET", "/_ping")
-            served = connection.getresponse().getheader("Api-Version") or ""
+            answer = connection.getresponse()
         except http.client.HTTPException:
-            return ""
-    return served if _API_VERSION.fullmatch(served) else ""
+            return "", False
+        served, podman = answer.getheader("Api-Version") or "", answer.getheader(_PODMAN_HEADER) is not None
+    return (served if _API_VERSION.fullmatch(served) else ""), podman
 
 
 def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerClient:
@@ -249,7 +263,8 @@ def _error_in_answer(error: docker.errors.APIError) -> SandboxError:
             retryable=True,
         )
     if any(
-        mark in lowered for mark in ("oci runtime", "failed to create shim", "failed to create task", "containerd-shim")
+        mark in lowered
+        for mark in ("oci runtime", "oci permission", "failed to create shim", "failed to create task", "containerd-shim")
     ):
         return SandboxError(
             ErrorCode.start_failed,
