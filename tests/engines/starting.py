@@ -7,10 +7,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import docker
@@ -18,8 +17,9 @@ import docker.errors
 
 from tests.integration.observing import eventually
 
-from .table import Engine
+from . import reaching
 from .roots import root_of
+from .table import Engine
 
 _START_SECONDS = 60.0
 # The engine lives in control groups of its own, which are the roots of all that it sees.
@@ -70,6 +70,7 @@ pivot_root . old
 cd /
 umount -l old
 mkdir -p /root && export HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+exec 3<&0
 unset DOCKER_HOST XDG_RUNTIME_DIR XDG_CONFIG_HOME XDG_CACHE_HOME XDG_STATE_HOME
 sh "$base/command" &
 # As process 1 it also collects what others leave behind.
@@ -80,21 +81,31 @@ wait $!
 
 @dataclass
 class Started:
-    """An engine that runs. ``address`` is what DOCKER_HOST names; ``process`` has its process 1 as the only child."""
+    """An engine that runs. ``variables`` name it to a client; ``process`` has its process 1 as the only child."""
 
     engine: Engine
     base: Path
-    address: str
     process: subprocess.Popen[bytes]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def socket(self) -> str:
+        """The address of its socket, by which every engine can be reached, too."""
+        return f"unix://{self.base}/engine.sock"
 
     @property
     def log(self) -> str:
         """What the engine has said."""
         return (self.base / "log").read_text(errors="replace")
 
+    def inside(self) -> list[int]:
+        """Return its process 1, as this host numbers it."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in children.read_text().split()] if children.exists() else []
+
     def answers(self) -> bool:
         """Return whether the engine answers."""
-        client = docker.DockerClient(base_url=self.address, version="1.41", timeout=5)
+        client = docker.DockerClient(base_url=self.socket, version="1.41", timeout=5)
         try:
             return bool(client.ping())
         except (OSError, docker.errors.DockerException):
@@ -105,57 +116,58 @@ class Started:
 
 @contextmanager
 def started(engine: Engine) -> Iterator[Started]:
-    """Start the engine; end it with everything that it started, and remove its files."""
+    """Start the engine; end it with everything that it started, and remove its files. Raises RuntimeError if it does not start."""
     lower = root_of(engine.suite)
     base = Path(tempfile.mkdtemp(prefix="gamebox-engine-", dir="/var/tmp"))  # noqa: S108  not in memory
-    try:
+    with ExitStack() as stack:
+        stack.callback(_remove, base)
         for name in ("upper", "work", "root", "data", "exec"):
             (base / name).mkdir()
         base.chmod(0o755)
         for path, content in engine.files(base).items():
-            (base / path).parent.mkdir(parents=True, exist_ok=True)
             (base / path).write_text(content)
-        argv = ["sh", "-c", _APART, "sh", base.name, "sh", "-c", _ENTER, "sh"]
+        listener = None
+        if engine.reached == "tls":
+            reaching.write_certificates(base)
+            listener = stack.enter_context(reaching.listen())
+        argv = ["sh", "-c", _APART, "sh", base.name, "sh", "-c", _ENTER, "sh", str(base), str(lower), engine.cgroup]
         with (base / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [*argv, str(base), str(lower), engine.cgroup], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True,
-            )  # fmt: skip
-        own = Started(engine, base, f"unix://{base}/engine.sock", process)
-        try:
-            if not eventually(lambda: own.answers() or process.poll() is not None, _START_SECONDS) or not own.answers():
-                raise RuntimeError(f"{engine.name} does not start: {own.log[-3000:]}")
-            yield own
-        finally:
-            _end(own)
-    finally:
-        _remove_cgroups(base.name)
-        shutil.rmtree(base, ignore_errors=True)
+            stdin = subprocess.DEVNULL if listener is None else listener.fileno()
+            process = subprocess.Popen(argv, stdin=stdin, stdout=log, stderr=log, start_new_session=True)
+        own = Started(engine, base, process)
+        stack.callback(_end, own)
+        if not eventually(lambda: own.answers() or process.poll() is not None, _START_SECONDS) or not own.answers():
+            raise RuntimeError(f"{engine.name} does not start: {own.log[-3000:]}")
+        own.variables = {"DOCKER_HOST": own.socket}
+        if listener is not None:
+            own.variables = reaching.by_tls(base, listener)
+        if engine.reached == "ssh":
+            own.variables = stack.enter_context(reaching.by_ssh(base, own.inside()[0]))
+        yield own
 
 
 def _end(own: Started) -> None:
     """End the engine as its service manager would, then kill all that is left in its namespace of process ids."""
-    children = Path(f"/proc/{own.process.pid}/task/{own.process.pid}/children")
-    inside = [int(pid) for pid in children.read_text().split()] if children.exists() else []
-    for pid in inside:
+    for pid in own.inside():
         os.kill(pid, signal.SIGTERM)
     try:
         own.process.wait(20)
     except subprocess.TimeoutExpired:
         own.process.kill()  # and with it process 1, and with that all others
         own.process.wait()
-    eventually(lambda: not any(str(own.base) in line for line in Path("/proc/self/mounts").read_text().splitlines()), 5)
 
 
-def _remove_cgroups(parent: str) -> None:
-    """Remove the control groups of an engine, from the innermost."""
-    for top in Path("/sys/fs/cgroup").glob(f"*/{parent}"):
+def _remove(base: Path) -> None:
+    """Remove the files of an engine that has ended, and its control groups, from the innermost."""
+    for top in Path("/sys/fs/cgroup").glob(f"*/{base.name}"):
         for folder, _, _ in os.walk(top, topdown=False):
-            for _ in range(20):
-                try:
-                    os.rmdir(folder)
-                    break
-                except OSError:
-                    time.sleep(0.05)
+            eventually(lambda folder=folder: _remove_cgroup(folder), 2)  # type: ignore[misc]
+    shutil.rmtree(base, ignore_errors=True)
 
 
+def _remove_cgroup(folder: str) -> bool:
+    try:
+        os.rmdir(folder)
+    except OSError:  # its last process has not quite ended
+        return False
+    return True

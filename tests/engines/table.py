@@ -1,12 +1,12 @@
-"""The engines that are tried, and how each is configured and started."""
+"""The engines that are tried: how each is configured and started, and how it is reached."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,10 @@ class Engine:
     """One engine. ``suite`` is the release of Debian that has it; ``runtime`` the OCI runtime that is asked for, None for its default.
 
     ``files`` returns what lies in its folder, by path; "command" is the shell script that starts it. ``cgroup`` is what it finds
-    mounted: the machine's hybrid hierarchies, those without the unified one, or the unified one alone.
+    mounted: "hybrid", version 1 with an empty version 2 beside it; "v1" without that; "unified", version 2 alone, to which this
+    machine's kernel leaves no controller of memory, processors and processes. ``reached`` is by what it is reached. ``refuses`` says
+    which words must be in the refusal of a sandbox, "" if one must start. ``tests`` says whether tests run on it after ``doctor``.
+    ``user`` is who runs it: 0 or, rootless, 1000.
     """
 
     name: str
@@ -22,29 +25,39 @@ class Engine:
     suite: str
     files: Callable[[Path], Mapping[str, str]]
     runtime: str | None = None
-    cgroup: str = "hybrid"
+    cgroup: Literal["hybrid", "v1", "unified"] = "hybrid"
+    reached: Literal["socket", "tls", "ssh"] = "socket"
+    refuses: str = ""
+    tests: bool = True
+    user: int = 0
 
 
-def _docker(**settings: Any) -> Callable[[Path], Mapping[str, str]]:
+def _docker(*options: str, **settings: Any) -> Callable[[Path], Mapping[str, str]]:
     def files(base: Path) -> Mapping[str, str]:
         configuration = {
-            "data-root": f"{base}/data", "exec-root": f"{base}/exec", "hosts": [f"unix://{base}/engine.sock"],
-            "pidfile": f"{base}/pid", "bridge": "none", "iptables": False, "ip6tables": False,
-            **settings,
+            "data-root": f"{base}/data", "exec-root": f"{base}/exec", "pidfile": f"{base}/pid", "bridge": "none",
+            "hosts": [f"unix://{base}/engine.sock"], "iptables": False, "ip6tables": False, **settings,
         }  # fmt: skip
-        return {"daemon.json": json.dumps(configuration), "command": f"exec dockerd --config-file {base}/daemon.json\n"}
+        command = f"exec dockerd --config-file {base}/daemon.json {' '.join(options)}\n"
+        return {"daemon.json": json.dumps(configuration), "command": command}
 
     return files
 
 
+def _docker_with_tls(base: Path) -> Mapping[str, str]:
+    """Return the files of a Docker that takes the socket which is descriptor 3: one of the host's network, not of its own."""
+    files = dict(_docker()(base))
+    configuration = json.loads(files["daemon.json"])
+    configuration["hosts"].append("fd://")
+    names = {"tlscacert": "ca", "tlscert": "server", "tlskey": "server-key"}
+    configuration |= {"tlsverify": True, **{key: f"{base}/tls/{name}.pem" for key, name in names.items()}}
+    command = f"export LISTEN_FDS=1 LISTEN_PID=$$\nexec dockerd --config-file {base}/daemon.json\n"
+    return {"daemon.json": json.dumps(configuration), "command": command}
+
+
 def _podman(runtime: str) -> Callable[[Path], Mapping[str, str]]:
     def files(base: Path) -> Mapping[str, str]:
-        containers = f"""\
-[engine]
-cgroup_manager = "cgroupfs"
-runtime = "{runtime}"
-events_logger = "file"
-"""
+        containers = f'[engine]\ncgroup_manager = "cgroupfs"\nruntime = "{runtime}"\nevents_logger = "file"\n'
         storage = f'[storage]\ndriver = "overlay"\ngraphroot = "{base}/data"\nrunroot = "{base}/exec"\n'
         command = (
             f"export CONTAINERS_CONF={base}/containers.conf CONTAINERS_STORAGE_CONF={base}/storage.conf TMPDIR={base}/exec\n"
@@ -55,11 +68,50 @@ events_logger = "file"
     return files
 
 
+def _rootless_podman(base: Path) -> Mapping[str, str]:
+    """Return the files of a Podman that belongs to uid 1000, whose folders are made before it is started."""
+    files = dict(_podman("crun")(base))
+    files["storage.conf"] += '[storage.options.overlay]\nmount_program = "/usr/bin/fuse-overlayfs"\n'
+    variables = "HOME=/home/agent XDG_RUNTIME_DIR=/run/user/1000"
+    files["rootless"] = f"export {variables}\n" + files["command"]
+    files["command"] = (
+        "useradd --uid 1000 --create-home agent || true\n"
+        "echo agent:100000:65536 >/etc/subuid\necho agent:100000:65536 >/etc/subgid\n"
+        "chmod 666 /dev/fuse /dev/net/tun\nmount --make-rshared /\n"
+        f"mkdir -p /run/user/1000\nchown -R 1000:1000 /run/user/1000 {base}/data {base}/exec {base}\n"
+        f"exec setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps=-all sh {base}/rootless\n"
+    )
+    return files
+
+
+_RUNSC = {"runtimes": {"runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ["--platform=ptrace", "--network=none"]}}}
+_CRUN = {"runtimes": {"crun": {"path": "/usr/bin/crun"}}}
+
 ENGINES = (
     Engine("docker-20", "Docker of Debian 12", "bookworm", _docker()),
     Engine("docker-26", "Docker of Debian 13", "trixie", _docker()),
     Engine("docker-28", "Docker of Debian unstable", "sid", _docker()),
+    Engine(
+        "docker-28-containerd", "the same with the image store of containerd", "sid",
+        _docker(features={"containerd-snapshotter": True}),
+    ),
+    Engine("docker-26-crun", "Docker of Debian 13 with crun", "trixie", _docker(**_CRUN), "crun", "v1"),
+    Engine("docker-20-runsc", "Docker of Debian 12 with gVisor's runsc", "bookworm", _docker(**_RUNSC), "runsc", tests=False),
+    Engine("docker-26-tls", "Docker of Debian 13 over TCP with TLS", "trixie", _docker_with_tls, reached="tls"),
+    Engine("docker-26-ssh", "Docker of Debian 13 over ssh", "trixie", _docker(), reached="ssh"),
     Engine("podman-4", "Podman of Debian 12, as root", "bookworm", _podman("runc")),
     Engine("podman-5", "Podman of Debian 13, as root", "trixie", _podman("runc")),
-    Engine("podman-unstable", "Podman of Debian unstable, as root", "sid", _podman("runc")),
-)
+    Engine("podman-5-crun", "the same with crun", "trixie", _podman("crun"), cgroup="v1", tests=False),
+    Engine("podman-5-unstable", "Podman of Debian unstable, as root", "sid", _podman("runc")),
+    Engine(
+        "podman-5-rootless", "Podman of Debian 13, rootless", "trixie", _rootless_podman, cgroup="v1",
+        refuses="not enforce", tests=False, user=1000,
+    ),
+    Engine(
+        "docker-28-unified", "Docker of Debian unstable, cgroup v2 without controllers", "sid", _docker(), cgroup="unified",
+        refuses="cgroup", tests=False,
+    ),
+)  # fmt: skip
+
+# Tests that may fail on an engine, and why.
+EXCUSED: Mapping[str, Mapping[str, str]] = {}

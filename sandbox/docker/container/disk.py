@@ -197,6 +197,8 @@ def remove_unused_volumes(client: docker.DockerClient) -> None:
     with translated():
         found = client.api.volumes(filters={"dangling": True, "label": SANDBOX_LABEL}).get("Volumes") or []
     for volume in found:
+        if SANDBOX_LABEL not in (volume.get("Labels") or {}):  # Podman lists what matches either of the two
+            continue
         try:
             client.api.remove_volume(volume["Name"])
         except docker.errors.APIError as error:

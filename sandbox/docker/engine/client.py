@@ -25,11 +25,13 @@ from docker.transport.unixconn import UnixHTTPConnectionPool
 
 from sandbox.errors import ErrorCode, SandboxError
 
+from . import over_ssh
 from .shared import Shared
 
 _POOL_SIZE = 32
 """Connections kept open to one engine: as many threads can call at once without opening new ones."""
 
+_SSH = "ssh://"
 _UNIX_URL = "http+docker://localhost"
 """docker-py's URL for an engine behind a socket of this host."""
 
@@ -99,12 +101,12 @@ def connect(timeout_seconds: int = 60, address: str | None = None) -> docker.Doc
 
 def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:
     """Return a client for the engine's own API version. Leaves no connection open if that fails."""
-    if address.startswith("ssh://"):  # docker-py would need paramiko for it
+    if address.startswith(_SSH) and (why := over_ssh.explain(address)):
         raise SandboxError(
-            ErrorCode.invalid_configuration,
-            f"An engine over ssh ({address}) is not supported.",
-            "Forward its socket with `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`, and set "
-            "DOCKER_HOST=unix:///tmp/docker.sock.",
+            ErrorCode.engine_unavailable,
+            f"No Docker Engine answers at {address}: {why}.",
+            "See whether `ssh` reaches that host without a question, and `docker system dial-stdio` works there.",
+            retryable=True,
         )
     served, podman = _ping(address, timeout_seconds)
     if not served:
@@ -149,6 +151,9 @@ def _ping(address: str, timeout_seconds: int) -> tuple[str, bool]:
 
 def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerClient:
     """Return a client without asking the engine anything."""
+    if address.startswith(_SSH):  # docker-py would need paramiko for it: it speaks to a socket, in whose place is ssh
+        made = docker.DockerClient(base_url="unix:///ssh", version=version, timeout=timeout_seconds)
+        return _equipped(made, OverSsh(address, timeout_seconds, max_pool_size=_POOL_SIZE), timeout_seconds)
     try:
         if os.environ.get("DOCKER_HOST") == address:
             # Reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH as well.
@@ -165,9 +170,16 @@ def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerCl
             f"The TLS settings for the engine at {address} do not work: {error.msg}.",
             "Check DOCKER_TLS_VERIFY and DOCKER_CERT_PATH, or the docker context in use.",
         ) from error
+    pool = None
     if made.api.base_url == _UNIX_URL:
-        socket_path = address.removeprefix("unix://")
-        made.api.mount(_UNIX_URL, OnePool(socket_path, timeout_seconds, max_pool_size=_POOL_SIZE))
+        pool = OnePool(address.removeprefix("unix://"), timeout_seconds, max_pool_size=_POOL_SIZE)
+    return _equipped(made, pool, timeout_seconds)
+
+
+def _equipped(made: docker.DockerClient, pool: OnePool | None, timeout_seconds: int) -> docker.DockerClient:
+    """Give a client its pool of connections, and every request a timeout."""
+    if pool is not None:
+        made.api.mount(_UNIX_URL, pool)
     # docker-py gives its timeout to every request except those of attach, which would wait for ever.
     made.api.request = functools.partial(_request_with_timeout, made.api.request, timeout_seconds)  # type: ignore[method-assign]
     return made
@@ -180,12 +192,29 @@ class OnePool(UnixHTTPAdapter):
     thread uses it, which then fails with an AttributeError.
     """
 
+    pool_type = UnixHTTPConnectionPool
+
     def get_connection(self, url: str | bytes, proxies: Mapping[str, str] | None = None) -> UnixHTTPConnectionPool:
         """Return the pool for a request to ``url``: a new one for a request that takes its connection over."""
         if urlsplit(str(url)).path.endswith(("/attach", "/events")):
-            return UnixHTTPConnectionPool(_UNIX_URL, self.socket_path, self.timeout, maxsize=1)
-        pool: UnixHTTPConnectionPool = super().get_connection(_UNIX_URL, proxies)
+            return self.pool_type(_UNIX_URL, self.socket_path, self.timeout, maxsize=1)
+        with self.pools.lock:
+            pool: UnixHTTPConnectionPool | None = self.pools.get(_UNIX_URL)
+            if pool is None:
+                pool = self.pools[_UNIX_URL] = self.pool_type(
+                    _UNIX_URL, self.socket_path, self.timeout, maxsize=self.max_pool_size
+                )
         return pool
+
+
+class OverSsh(OnePool):
+    """The same through ssh: ``socket_path`` is the engine's address."""
+
+    pool_type = over_ssh.SshPool
+
+    def __init__(self, address: str, timeout_seconds: int, *, max_pool_size: int) -> None:
+        super().__init__("/", timeout_seconds, max_pool_size=max_pool_size)
+        self.socket_path = address
 
 
 def _request_with_timeout(request: Callable[..., Any], timeout_seconds: int, *args: Any, **options: Any) -> Any:
@@ -213,6 +242,8 @@ def describe(client: docker.DockerClient) -> EngineFacts:
 def is_local(client: docker.DockerClient) -> bool:
     """Return whether the engine is reached through a socket of this host (its kernel may still be a virtual machine's)."""
     address = str(client.api.base_url)
+    if isinstance(client.api.adapters.get(_UNIX_URL), OverSsh):
+        return False
     return address.startswith("http+docker://") or urlsplit(address).hostname in ("localhost", "127.0.0.1", "::1")
 
 

@@ -387,7 +387,8 @@ def _remove_stale(client: docker.DockerClient, current: str, image: str) -> None
                 _log.debug("runtime volume %s stays: %s", name, error)
     now = datetime.now(UTC).timestamp()
     found = client.api.images(name=RUNTIME_IMAGE)
-    images = {tag: now - each["Created"] for each in found for tag in each.get("RepoTags") or [] if tag != image}
+    tags = {tag: now - each["Created"] for each in found for tag in each.get("RepoTags") or []}
+    images = {tag: age for tag, age in tags.items() if tag.removeprefix("localhost/").removeprefix("docker.io/") != image}
     for tag in choose_stale(images, KEPT_IMAGES):
         try:
             client.api.remove_image(tag)
