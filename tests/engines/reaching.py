@@ -81,7 +81,7 @@ def by_ssh(base: Path, inside: int) -> Iterator[Mapping[str, str]]:
     # Its own ssh, which differs from the user's in its configuration alone.
     (folder / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {folder}/config "$@"\n')
     (folder / "ssh").chmod(0o755)
-    enter = ["nsenter", "--target", str(inside), "--mount", "--pid", "sh", "-c"]
+    enter = ["nsenter", "--target", str(inside), "--mount", "sh", "-c"]
     script = f"mkdir -p /run/sshd; ln -sfn {base}/engine.sock /run/docker.sock; exec /usr/sbin/sshd -D -e -f {folder}/sshd_config"
     with (base / "sshd.log").open("wb") as log:
         server = subprocess.Popen([*enter, script], stdin=subprocess.DEVNULL, stdout=log, stderr=log)

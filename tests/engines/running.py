@@ -91,9 +91,10 @@ def _try(own: Started, parts: Sequence[str]) -> Outcome:
         [str(Path(sys.executable).with_name("gamebox")), "doctor", "--json", *runtime_named], env=_environment(own), cwd=ROOT, text=True,
         capture_output=True, timeout=_DOCTOR_SECONDS, check=False,
     )  # fmt: skip
-    if not said.stdout.startswith("{"):
-        raise RuntimeError(f"gamebox doctor: {said.stderr.strip()[-2000:] or said.stdout[-2000:]}")
-    outcome = Outcome(engine, doctor=json.loads(said.stdout), versions=_versions(own))
+    doctor = json.loads(said.stdout) if said.stdout.startswith("{") else {}
+    if "promises" not in doctor:
+        raise RuntimeError(f"gamebox doctor: {said.stdout.strip()}{said.stderr.strip()}")
+    outcome = Outcome(engine, doctor=doctor, versions=_versions(own))
     states = [each["state"] for each in outcome.doctor["promises"]]
     report("    " + ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
     if engine.tests and states[0] == "enforced":

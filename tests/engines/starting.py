@@ -1,7 +1,8 @@
-"""Start an engine in its root file system: namespaces of its own for mounts, processes and network; its data in a folder of its own."""
+"""Start an engine in its root file system: own namespaces of mounts, network and control groups, its data in an own folder."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -34,9 +35,9 @@ for top in /sys/fs/cgroup/*/; do
     echo $$ >"$mine/cgroup.procs"
 done
 shift
-exec unshare --mount --pid --net --ipc --cgroup --fork --kill-child "$@"
+exec unshare --mount --net --ipc --cgroup "$@"
 """
-# Run by a shell that becomes process 1 of the engine's namespaces. The folder of the engine has the same path inside, so that what
+# Run by the shell that is the first in the engine's namespaces. The folder of the engine has the same path inside, so that what
 # it says of its files holds outside, too.
 _ENTER = """
 set -e
@@ -72,16 +73,13 @@ umount -l old
 mkdir -p /root && export HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 exec 3<&0
 unset DOCKER_HOST XDG_RUNTIME_DIR XDG_CONFIG_HOME XDG_CACHE_HOME XDG_STATE_HOME
-sh "$base/command" &
-# As process 1 it also collects what others leave behind.
-trap 'kill $!; wait $!' TERM
-wait $!
+exec sh "$base/command"
 """
 
 
 @dataclass
 class Started:
-    """An engine that runs. ``variables`` name it to a client; ``process`` has its process 1 as the only child."""
+    """An engine that runs. ``variables`` name it to a client."""
 
     engine: Engine
     base: Path
@@ -97,11 +95,6 @@ class Started:
     def log(self) -> str:
         """What the engine has said."""
         return (self.base / "log").read_text(errors="replace")
-
-    def inside(self) -> list[int]:
-        """Return its process 1, as this host numbers it."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in children.read_text().split()] if children.exists() else []
 
     def answers(self) -> bool:
         """Return whether the engine answers."""
@@ -142,19 +135,31 @@ def started(engine: Engine) -> Iterator[Started]:
         if listener is not None:
             own.variables = reaching.by_tls(base, listener)
         if engine.reached == "ssh":
-            own.variables = stack.enter_context(reaching.by_ssh(base, own.inside()[0]))
+            own.variables = stack.enter_context(reaching.by_ssh(base, process.pid))
         yield own
 
 
 def _end(own: Started) -> None:
-    """End the engine as its service manager would, then kill all that is left in its namespace of process ids."""
-    for pid in own.inside():
-        os.kill(pid, signal.SIGTERM)
+    """End the engine as its service manager would, then kill all that is left in its control groups."""
+    own.process.terminate()
     try:
         own.process.wait(20)
     except subprocess.TimeoutExpired:
-        own.process.kill()  # and with it process 1, and with that all others
+        own.process.kill()
         own.process.wait()
+    eventually(lambda: not _kill(own.base.name), 10)
+
+
+def _kill(cgroup: str) -> bool:
+    """Kill every process in the control groups of that name; return whether there was one."""
+    found = set()
+    for listed in Path("/sys/fs/cgroup/pids", cgroup).rglob("cgroup.procs"):
+        with contextlib.suppress(OSError):
+            found |= {int(pid) for pid in listed.read_text().split()}
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(found)
 
 
 def _remove(base: Path) -> None:

@@ -181,7 +181,9 @@ def _equipped(made: docker.DockerClient, pool: OnePool | None, timeout_seconds: 
     if pool is not None:
         made.api.mount(_UNIX_URL, pool)
     # docker-py gives its timeout to every request except those of attach, which would wait for ever.
-    made.api.request = functools.partial(_request_with_timeout, made.api.request, timeout_seconds)  # type: ignore[method-assign]
+    # And without ``verify`` requests takes REQUESTS_CA_BUNDLE, if that is set, for the authority of the engine's certificate.
+    defaults = {"timeout": timeout_seconds, "verify": made.api.verify}
+    made.api.request = functools.partial(_request_with, made.api.request, defaults)  # type: ignore[method-assign]
     return made
 
 
@@ -217,8 +219,8 @@ class OverSsh(OnePool):
         self.socket_path = address
 
 
-def _request_with_timeout(request: Callable[..., Any], timeout_seconds: int, *args: Any, **options: Any) -> Any:
-    return request(*args, **{"timeout": timeout_seconds, **options})
+def _request_with(request: Callable[..., Any], defaults: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+    return request(*args, **{**defaults, **options})
 
 
 def describe(client: docker.DockerClient) -> EngineFacts:
