@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import docker.errors
 
-from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.client import connect, is_missing, translated
 from sandbox.docker.engine.events import EngineEvents, Fate
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
@@ -127,7 +127,7 @@ def container_state(container_id: str, seconds: int = ENGINE_SECONDS) -> str:
         with translated():
             return str(connect(seconds).api.inspect_container(container_id)["State"]["Status"])
     except SandboxError as error:
-        return "gone" if isinstance(error.__cause__, docker.errors.NotFound) else "unknown"
+        return "gone" if is_missing(error.__cause__) else "unknown"
 
 
 def kill_container(container_id: str) -> bool:
@@ -137,5 +137,6 @@ def kill_container(container_id: str) -> bool:
             connect(ENGINE_SECONDS).api.kill(container_id)
     except SandboxError as error:
         cause = error.__cause__  # 404: it is gone; 409: it does not run
-        return isinstance(cause, docker.errors.APIError) and cause.status_code in (404, 409)
+        stopped = isinstance(cause, docker.errors.APIError) and cause.status_code == 409
+        return stopped or is_missing(cause) or "container state improper" in error.message  # as Podman says with 500
     return True

@@ -359,6 +359,13 @@ def _error_without_answer(error: Exception) -> SandboxError:
     )
 
 
+def is_missing(error: BaseException | None) -> bool:
+    """Return whether an engine's error says that there is no such container: Podman says so with 500, while it is being removed."""
+    if isinstance(error, docker.errors.APIError) and error.status_code == 500:
+        return "no such cont" in str(error.explanation or "").lower()
+    return isinstance(error, docker.errors.NotFound)
+
+
 def _root_cause(error: BaseException) -> BaseException:
     """Return the innermost exception, which docker-py and urllib3 keep in ``args``, in ``reason`` or as the cause."""
     seen: set[int] = set()
