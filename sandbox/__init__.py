@@ -9,6 +9,7 @@ from .moved import MOVED, keep_old_paths
 
 if TYPE_CHECKING:
     from sandbox.docker.environment import DockerEnvironment
+    from sandbox.docker.local_images.image import Image
     from sandbox.environment.base import Environment
     from sandbox.environment.command_error import CommandError
     from sandbox.network.connections import ConnectionFile
@@ -42,6 +43,7 @@ _HOMES = {
     "Notice": ".envelope",
     "Success": ".envelope",
     "Environment": ".environment.base",
+    "Image": ".docker.local_images.image",
     "ErrorCode": ".errors",
     "OperationError": ".errors",
     "SandboxError": ".errors",
@@ -73,6 +75,7 @@ __all__ = [
     "ErrorCode",
     "Failure",
     "FakeEnvironment",
+    "Image",
     "Limits",
     "LocalEnvironment",
     "Network",

@@ -22,6 +22,7 @@ from sandbox.packages.cache import PackageCache
 from sandbox.text.wording import value_text
 
 from .container.profiles import Profile
+from .local_images.image import Image
 from .spec_data import READERS, TO_DATA, plain, type_name
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class SandboxSpec:
 
     image: str = _asked(
         Flag("image", "Image of the sandbox.", default=DEFAULT_IMAGE, harmless_on_host=True),
-        accepts=str,
+        accepts=str | Image,
         default=DEFAULT_IMAGE,
     )
     network: Network = _asked(
@@ -380,6 +381,7 @@ _STRIP: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
     "workspace": _path,
     "ca_bundle": _path,
     "env": _env,
+    "image": lambda value: (str(value), ["image"] if isinstance(value, Image) else []),
     "profile": _profile,
     "network": _network,
     "services": _services,

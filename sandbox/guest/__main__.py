@@ -105,7 +105,9 @@ def _serve(
     server = Server(reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]))
     _reap_orphans(reactor)
     facts = read_enforced_limits([os.fsencode(folder) for folder in disk.get("bounded", ())])
-    link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **server.offer_shortcut()})
+    filtered = kernel.filter_program(kernel.MACHINE) is not None
+    about = {"machine": kernel.MACHINE, "filtered": filtered, "shell": "" if processes.shell is None else processes.shell[0]}
+    link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **about, **server.offer_shortcut()})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
     return processes

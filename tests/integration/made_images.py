@@ -60,7 +60,8 @@ def import_image(
             link.type, link.linkname = tarfile.SYMTYPE, to
             archive.addfile(link)
     image = name or f"gamebox-test/{uuid.uuid4().hex}"
-    client.api.import_image_from_data(target.getvalue(), repository=image, tag="latest")
+    repository, _, tag = image.partition(":")
+    client.api.import_image_from_data(target.getvalue(), repository=repository, tag=tag or "latest")
     return image
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from sandbox.limits import Limits
 from sandbox.network.ceiling import Ceiling
 from sandbox.network.policy import Network
 from sandbox.operations.commands import RunResult
+from sandbox.packages.cache import PackageCache
 from sandbox.pipe.watching import CancelToken
 
 from .configuration import Configuration
@@ -39,7 +40,10 @@ _WARNINGS = (*_REASONS, "network_denied", "network_cut", "write_lost", "disk_nea
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What all sandboxes of a build have in common. ``on_sandbox`` is told of each one that starts and ends."""
+    """What all sandboxes of a build have in common. ``on_sandbox`` is told of each one that starts and ends.
+
+    ``env`` are variables that may be secret, ``variables`` others, which are shown as they are.
+    """
 
     limits: Limits
     network: Network
@@ -48,6 +52,8 @@ class Surroundings:
     ca_bundle: Path | None
     runtime: str | None
     on_sandbox: Callable[[str, bool], None]
+    cache: PackageCache | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class StepFailedError(Exception):
@@ -196,8 +202,9 @@ def step_sandbox(
         image_id,
         limits=limits,
         network=surroundings.network,
-        env={name: value for name, value in surroundings.env.items() if name not in secret},
+        env={**surroundings.variables, **{name: value for name, value in surroundings.env.items() if name not in secret}},
         ca_bundle=surroundings.ca_bundle,
+        cache=surroundings.cache,
         runtime=surroundings.runtime,
         profile=BUILD,
         track_changes=False,
