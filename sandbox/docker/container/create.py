@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import docker
 from docker.types import LogConfig, Mount, Ulimit
 
+from sandbox.docker.engine import podman
 from sandbox.docker.engine.client import is_local, is_podman
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.images.images import image_variables
@@ -30,7 +30,6 @@ from .enforcement import boot_id
 from .profiles import Profile
 
 VAR_TMP, SPILL, SHM = "/var/tmp", "/run/gamebox", "/dev/shm"
-_PODMAN_PROCESSES = 1 << 20
 # What an image wants to have loaded into its own programs does not belong in the guest, which has a libc of its own.
 _DEAF = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GLIBC_TUNABLES")
 
@@ -61,7 +60,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
     ``create`` and not ``run``: that would pull. Standard input is open once, so that the pipe's end is the guest's end, and
     the engine removes the container then; that of a kept sandbox stays open when a stream to it ends.
     """
-    limits, profile, podman = shape.limits, shape.profile, is_podman(client)
+    limits, profile, on_podman = shape.limits, shape.profile, is_podman(client)
     etc = runtime.etc if _needs_no_network(shape) else ""
     host_config = client.api.create_host_config(
         auto_remove=shape.auto_remove,
@@ -69,7 +68,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         runtime=shape.oci_runtime,
         read_only=profile.read_only_root,
         cap_drop=None if profile.capabilities is None else ["ALL"],
-        cap_add=_added(profile, shape.disk, podman),
+        cap_add=_added(profile, shape.disk, on_podman),
         security_opt=["no-new-privileges"],
         log_config=LogConfig(type="none"),
         mem_limit=limits.memory_bytes,
@@ -83,9 +82,9 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
             Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
             Ulimit(name="fsize", soft=limits.file_bytes, hard=limits.file_bytes),
             Ulimit(name="core", soft=0, hard=0),
-            *(_most_processes(client) if podman else ()),
+            *podman.ulimits(client),
         ],
-        tmpfs=_tmpfs(shape, podman),
+        tmpfs=_tmpfs(shape, on_podman),
         mounts=[
             Mount(runtime.mount, runtime.name, type="volume", read_only=True, no_copy=True),
             *(Mount(f"/etc/{name}", f"{etc}/{name}", type="bind", read_only=True) for name in ETC if etc),
@@ -112,17 +111,6 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         healthcheck={"test": ["NONE"]},
     )
     return str(created["Id"])
-
-
-def _most_processes(client: docker.DockerClient) -> list[Ulimit]:
-    """Return the limit of processes that Podman sets with any other limit, but no more than this host's root may set.
-
-    Podman 4 asks for 1,048,576, and starts nothing where it may not. What bounds a sandbox is its ``pids_limit``.
-    """
-    most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    if not is_local(client) or most == resource.RLIM_INFINITY:
-        return []
-    return [Ulimit(name="nproc", soft=min(most, _PODMAN_PROCESSES), hard=min(most, _PODMAN_PROCESSES))]
 
 
 def _deafened(image_env: list[str]) -> dict[str, str]:
@@ -164,11 +152,11 @@ def _ipv6_loopback(client: docker.DockerClient, shape: Shape) -> dict[str, str]:
     return {"net.ipv6.conf.lo.disable_ipv6": "0"} if known else {}
 
 
-def _added(profile: Profile, disk: Disk, podman: bool) -> list[str] | None:
+def _added(profile: Profile, disk: Disk, on_podman: bool) -> list[str] | None:
     if profile.capabilities is None:
         return None
     # A plain volume comes owned by root, and so does memory on Podman; the guest hands it over once.
-    return [*profile.capabilities, *(["CHOWN"] if disk.kind == "volume" or podman else [])]
+    return [*profile.capabilities, *(["CHOWN"] if disk.kind == "volume" or on_podman else [])]
 
 
 def places(limits: Limits, profile: Profile) -> dict[str, int]:
@@ -177,9 +165,9 @@ def places(limits: Limits, profile: Profile) -> dict[str, int]:
     return {**var_tmp, SPILL: limits.spill_place_bytes, SHM: limits.shm_place_bytes}
 
 
-def _tmpfs(shape: Shape, podman: bool) -> dict[str, str]:
+def _tmpfs(shape: Shape, on_podman: bool) -> dict[str, str]:
     def place(size: int, uid: int, mode: str) -> str:
-        if podman:  # knows no options for inodes, which count as memory of the sandbox, and for the owner
+        if on_podman:  # knows no options for inodes, which count as memory of the sandbox, and for the owner
             return f"rw,exec,nosuid,nodev,notmpcopyup,size={size},mode={mode}"
         inodes = max(1024, size // (4 * KIB))
         return f"rw,exec,nosuid,nodev,size={size},nr_inodes={inodes},uid={uid},gid={uid},mode={mode}"

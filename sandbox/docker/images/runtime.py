@@ -27,7 +27,7 @@ import docker
 import docker.errors
 import tenacity
 
-from sandbox.docker.engine import locks
+from sandbox.docker.engine import locks, podman
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.errors import ErrorCode, SandboxError
@@ -72,6 +72,7 @@ KEPT_VOLUMES, KEPT_IMAGES = 16, 8
 _FRESH_SECONDS = 600.0
 """Younger ones always stay: a process whose locks are not visible here may be about to use one."""
 _ATTEMPTS = 3
+_OPEN_FILES = 1024
 _FINISH_SECONDS = 120
 _OTHERS_SECONDS = 20.0
 _VERIFIED = "-verified"
@@ -324,6 +325,7 @@ def _run(
         mounts=mounts,
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
+        ulimits=podman.ulimits(client, _OPEN_FILES),
         log_config=docker.types.LogConfig(type="json-file"),
     )
     created = client.api.create_container(
