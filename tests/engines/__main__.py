@@ -1,4 +1,4 @@
-"""``python -m tests.engines [ENGINE …]``: try Gamebox on other engines, and write the page about them. See docs/reference/engines.md."""
+"""``python -m tests.engines [ENGINE …]``: try Gamebox on other engines, and write docs/reference/engines.md."""
 
 from __future__ import annotations
 

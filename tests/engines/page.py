@@ -41,7 +41,8 @@ def page() -> str:
     results: dict[str, Any] = json.loads(RESULTS.read_text())
     before, _, after = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
     shown = [each for each in ENGINES if each.name in results]
-    rows = ["| engine | version | cgroups, storage | promises that hold | tests passed | run on | name |\n|---|---|---|---|---|---|---|\n"]
+    heads = ("engine", "version", "cgroups, storage", "promises that hold", "tests passed", "run on", "name")
+    rows = [f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|\n"]
     rows += [_row(each.name, each.subject, results[each.name]) for each in shown]
     rows += ["\n### What does not hold, in the words of `gamebox doctor`\n\n"]
     rows += [line for each in shown for line in _shortcomings(each.name, results[each.name])]
@@ -58,7 +59,7 @@ def _row(name: str, subject: str, result: Mapping[str, Any]) -> str:
     if result["problem"]:
         return f"| {subject} | | | did not start: {_one_line(result['problem'])[-200:]} | | {result['date']} | `{name}` |\n"
     states = [each["state"] for each in result["promises"]]
-    engine, counts = result["engine"], [part for part in result["parts"].values()]
+    engine, counts = result["engine"], list(result["parts"].values())
     passed, failed = sum(part["passed"] for part in counts), sum(len(part["failed"]) for part in counts)
     starts = states[0] == "enforced"
     columns = [

@@ -1,4 +1,4 @@
-"""Ways to an engine: its socket, TCP with TLS under certificates of the test's own, or ssh to a server on loopback with keys of its own."""
+"""Ways to an engine beside its socket: TCP with TLS, and ssh to a server on loopback, with certificates and keys made for it."""
 
 from __future__ import annotations
 

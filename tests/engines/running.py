@@ -88,8 +88,8 @@ def _try(own: Started, parts: Sequence[str]) -> Outcome:
     report("  gamebox doctor")
     runtime_named = [] if engine.runtime is None else ["--runtime", engine.runtime]
     said = subprocess.run(
-        [str(Path(sys.executable).with_name("gamebox")), "doctor", "--json", *runtime_named], env=_environment(own), cwd=ROOT, text=True,
-        capture_output=True, timeout=_DOCTOR_SECONDS, check=False,
+        [str(Path(sys.executable).with_name("gamebox")), "doctor", "--json", *runtime_named], env=_environment(own), cwd=ROOT,
+        text=True, capture_output=True, timeout=_DOCTOR_SECONDS, check=False,
     )  # fmt: skip
     doctor = json.loads(said.stdout) if said.stdout.startswith("{") else {}
     if "promises" not in doctor:
@@ -152,10 +152,9 @@ def _test(own: Started, part: str) -> dict[str, Any]:
     written = own.base / "report.xml"
     written.unlink(missing_ok=True)
     files = [str(_TESTS / name) for name in PARTS[part]]
-    command = [
-        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=60", *(["-k", "docker"] if "contract/" in PARTS[part][0] else []),
-        f"--junitxml={written}", *files,
-    ]  # fmt: skip
+    chosen = ["-k", "docker"] if "contract/" in PARTS[part][0] else []
+    options = ["-q", "-p", "no:cacheprovider", "--timeout=60", f"--junitxml={written}"]
+    command = [sys.executable, "-m", "pytest", *options, *chosen, *files]
     with (own.base / "tests.log").open("ab") as log:
         subprocess.run(
             command, env=_environment(own), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=_TEST_SECONDS,

@@ -111,7 +111,7 @@ class Started:
 def started(engine: Engine) -> Iterator[Started]:
     """Start the engine; end it with everything that it started, and remove its files. Raises RuntimeError if it does not start."""
     lower = root_of(engine.suite)
-    base = Path(tempfile.mkdtemp(prefix="gamebox-engine-", dir="/var/tmp"))  # noqa: S108  not in memory
+    base = Path(tempfile.mkdtemp(prefix="gamebox-engine-", dir="/var/tmp"))  # not in memory
     with ExitStack() as stack:
         stack.callback(_remove, base)
         for name in ("upper", "work", "root", "data", "exec"):

@@ -11,13 +11,12 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine. ``suite`` is the release of Debian that has it; ``runtime`` the OCI runtime that is asked for, None for its default.
+    """One engine. ``suite`` is the release of Debian that has it; ``runtime`` the OCI runtime to ask for, None for its default.
 
     ``files`` returns what lies in its folder, by path; "command" is the shell script that starts it. ``cgroup`` is what it finds
     mounted: "hybrid", version 1 with an empty version 2 beside it; "v1" without that; "unified", version 2 alone, to which this
-    machine's kernel leaves no controller of memory, processors and processes. ``reached`` is by what it is reached. ``refuses`` says
-    which words must be in the refusal of a sandbox, "" if one must start. ``tests`` says whether tests run on it after ``doctor``.
-    ``user`` is who runs it: 0 or, rootless, 1000.
+    machine's kernel leaves no controller of memory, processors and processes. ``reached`` says by what. ``refuses`` says which
+    words must be in the refusal of a sandbox, "" if one must start. ``tests`` says whether tests run on it after ``doctor``.
     """
 
     name: str
@@ -29,7 +28,6 @@ class Engine:
     reached: Literal["socket", "tls", "ssh"] = "socket"
     refuses: str = ""
     tests: bool = True
-    user: int = 0
 
 
 def _docker(*options: str, **settings: Any) -> Callable[[Path], Mapping[str, str]]:
@@ -105,7 +103,7 @@ ENGINES = (
     Engine("podman-5-unstable", "Podman of Debian unstable, as root", "sid", _podman("runc")),
     Engine(
         "podman-5-rootless", "Podman of Debian 13, rootless", "trixie", _rootless_podman, cgroup="v1",
-        refuses="not enforce", tests=False, user=1000,
+        refuses="not enforce", tests=False,
     ),
     Engine(
         "docker-28-unified", "Docker of Debian unstable, cgroup v2 without controllers", "sid", _docker(), cgroup="unified",

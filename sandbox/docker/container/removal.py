@@ -6,7 +6,6 @@ import contextlib
 import logging
 import time
 
-import docker.errors
 import tenacity
 
 from sandbox.docker.engine.client import connect, is_missing, translated

@@ -196,7 +196,7 @@ class OnePool(UnixHTTPAdapter):
 
     pool_type = UnixHTTPConnectionPool
 
-    def get_connection(self, url: str | bytes, proxies: Mapping[str, str] | None = None) -> UnixHTTPConnectionPool:
+    def get_connection(self, url: str | bytes, _proxies: Mapping[str, str] | None = None) -> UnixHTTPConnectionPool:
         """Return the pool for a request to ``url``: a new one for a request that takes its connection over."""
         if urlsplit(str(url)).path.endswith(("/attach", "/events")):
             return self.pool_type(_UNIX_URL, self.socket_path, self.timeout, maxsize=1)

@@ -5,6 +5,7 @@ The user's own ssh does it, with the keys, names and options of its configuratio
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import socket
 import subprocess
@@ -73,6 +74,20 @@ def _let_go(process: subprocess.Popen[bytes]) -> bool:
     if process.stderr is not None:
         process.stderr.close()
     return False
+
+
+def _end_all() -> None:
+    """End what is left at the end of the interpreter, as the end of its connections would."""
+    for process in _running:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            if process.poll() is None:
+                process.terminate()
+                process.wait(_END_SECONDS)
+        _let_go(process)
+
+
+# What tidies up over such connections is registered later, and so is called before.
+atexit.register(_end_all)
 
 
 def explain(address: str) -> str:
