@@ -58,7 +58,8 @@ class Engine(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
         else:
             ours = f'{{"Name": "ours", "Labels": {{"{SANDBOX_LABEL}": "gamebox-0"}}}}'
-            self._answer(f'{{"Volumes": [{ours}, {{"Name": "somebody-elses", "Labels": {{}}}}, {{"Name": "bare", "Labels": null}}]}}')
+            theirs = '{"Name": "somebody-elses", "Labels": {}}, {"Name": "bare", "Labels": null}'
+            self._answer(f'{{"Volumes": [{ours}, {theirs}]}}')
 
     def do_DELETE(self) -> None:
         """Remove a volume."""
