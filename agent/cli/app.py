@@ -173,11 +173,14 @@ def setup(
     code_interpreter: bool = typer.Option(
         False, "--code-interpreter", help="Make the image of E2B's code interpreter, too: 300 MB, one to two minutes."
     ),
+    browser: bool = typer.Option(
+        False, "--browser", help="Make the image with a browser, gamebox/browser, too: 650 MB, one to two minutes."
+    ),
 ) -> None:
     """Install everything a sandbox needs: an engine, the images and the guest's runtime. Skips what is already there."""
     from sandbox.docker.setup.provision import setup as provide
 
-    provide(lambda line: typer.echo(line), code_interpreter=code_interpreter)
+    provide(lambda line: typer.echo(line), code_interpreter=code_interpreter, browser=browser)
 
 
 DOCTOR_EPILOG = """Examples:
