@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from sandbox.envelope import Result
 from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part
+from sandbox.text.wording import one_line
 
 from .base import Excerpt, Path, PythonType, Request
 from .table import operation
@@ -79,7 +80,7 @@ def _reports(
         lines.append(f"tabs: {listed}")
     if not complete:
         lines.append("the page was still loading")
-    return [f"[{line}]" for line in lines]
+    return [f"[{one_line(line)}]" for line in lines]  # a page may write lines that look like ours
 
 
 class BrowseResult(Excerpt):
@@ -244,9 +245,9 @@ class StepResult(Result):
     def words(self) -> str:
         """Return the step and what it changed as lines."""
         saved = f" saved {self.path} ({self.size_bytes} bytes)" if self.path else ""
-        head = f"{self.action}{f' {self.what}' if self.what else ''}{saved}"
-        value = [f"  = {self.value}"] if self.value is not None else []
-        lines = [f"  {change}" for change in self.changes] or ([] if value or saved else ["  (nothing changed)"])
+        head = one_line(f"{self.action}{f' {self.what}' if self.what else ''}{saved}")
+        value = [f"  = {one_line(self.value)}"] if self.value is not None else []
+        lines = [f"  {one_line(change)}" for change in self.changes] or ([] if value or saved else ["  (nothing changed)"])
         return "\n".join((head, *value, *lines))
 
 

@@ -82,6 +82,8 @@ class Browser:
 
     def _send(self, asked: _Request) -> None:
         self._active = asked
+        if self._command is not None:
+            self._command.refusals.clear()  # each answer has those of its own pages
         left = max(0.2, asked.deadline - time.monotonic())
         self._write({**asked.request, "seconds": round(left, 3)})
 

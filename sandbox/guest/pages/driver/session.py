@@ -22,6 +22,7 @@ CHANGES, CHANGE_CHARS = 30, 300
 SIDE, AREA = 16384, 24_000_000  # of a screenshot, in pixels
 MOST_FILE_BYTES = 16 << 20
 CHUNK = 1 << 17
+UNREACHED = ("connection_failed", "too_many_redirects")  # there is no page
 
 Fields = dict[str, Any]
 
@@ -199,7 +200,8 @@ class Session:
                 request, deadline - COLLECT_SECONDS if float(request["seconds"]) > 2 * COLLECT_SECONDS else deadline
             )
         except StepError as error:
-            return {"fault": error.code, "fields": error.fields, "result": self._what_there_is(request)}
+            known = None if error.code in UNREACHED else self._what_there_is(request)
+            return {"fault": error.code, "fields": error.fields, "result": known}
         except LateError as error:
             closed = self._recover()
             fields = {"problem": str(error)[:200], "closed": closed, "crashed": False}
@@ -256,18 +258,38 @@ class Session:
         new = self.tab
         new.console, new.console_count, new.failed, new.failed_count, new.dialogs = failed
 
-    def navigate(self, tab: Tab, url: str, deadline: float) -> None:
+    def _without_dialog(self, tab: Tab, deadline: float) -> Tab:
+        """Dismiss the dialog of a page that is left; a page that shows one after the other loses its tab. Returns the tab."""
+        if tab.dialog is None:
+            return tab
+        tab.dialog = None
+        self.tools.send("Page.handleJavaScriptDialog", {"accept": False}, tab.session)
+        try:
+            tab.call("Runtime.evaluate", {"expression": "1"}, deadline=min(deadline, time.monotonic() + RECOVER_SECONDS))
+        except (LateError, RefusedError):
+            self._current = tab
+            self._replace_tab()
+        return self.tab
+
+    def navigate(self, tab: Tab, url: str, deadline: float, *, again: bool = True) -> None:
         """Open a URL in a tab, and wait until it has loaded. Raises StepError ``connection_failed`` and the like."""
-        if tab.dialog is not None:
-            self.tools.send("Page.handleJavaScriptDialog", {"accept": False}, tab.session)
-            tab.dialog = None
+        tab = self._without_dialog(tab, deadline)
         tab.loaded, tab.dialog_count, tab.unreachable = False, 0, False
         tab.drop_pending()
         tab.redirects, tab.status, tab.refused, tab.error, tab.bytes, tab.too_large = [], None, False, "", 0, False
         tab.requested = url
         self.downloads.forget()
-        answer = tab.call("Page.navigate", {"url": url}, deadline=deadline)
+        try:
+            answer = tab.call("Page.navigate", {"url": url}, deadline=deadline)
+        except LateError:
+            if tab.dialog is None or not again:
+                raise
+            self.navigate(tab, url, deadline, again=False)
+            return
         problem = str(answer.get("errorText") or "")
+        if problem == "net::ERR_ABORTED":  # what it downloads instead is told a moment later
+            until = min(deadline, time.monotonic() + RECOVER_SECONDS)
+            self.tools.wait_until(lambda: self.downloads.refused is not None or tab.status == 204, until, tab.blocked)
         if problem and not (problem == "net::ERR_ABORTED" and (self.downloads.refused or tab.status == 204)):
             tab.loaded = tab.unreachable = True
             code = "too_many_redirects" if "TOO_MANY_REDIRECTS" in problem else "connection_failed"
@@ -286,6 +308,7 @@ class Session:
         if not request.get("stay") or tab.requested != request["url"]:
             tab.forget()
             self.navigate(tab, str(request["url"]), deadline)
+            tab = self.tab
             if self.downloads.refused is not None:
                 return {"result": {"download": self.downloads.refused}}
         complete = self._settled(tab, deadline)
