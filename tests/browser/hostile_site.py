@@ -65,7 +65,11 @@ class Site(http.server.BaseHTTPRequestHandler):
             packed = gzip.compress(b"<p>boom</p>" * 1_000_000)
             self.repeat(packed)
         elif path == "/download":
-            self.answer(b"\0x" * 1500, {"Content-Disposition": "attachment; filename=../../evil.bin"}, "application/octet-stream")
+            self.answer(
+                b"\0x" * 1500,
+                {"Content-Disposition": "attachment; filename=../../evil.bin"},
+                "application/octet-stream",
+            )
         elif path == "/endless-download":
             self.answer(b"", {"Content-Disposition": "attachment"}, "application/octet-stream", end=False)
             self.repeat(os.urandom(MANY))

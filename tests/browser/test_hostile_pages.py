@@ -62,7 +62,9 @@ def test_a_page_that_is_a_download(env: DockerEnvironment, hostile: str) -> None
     page = env.browse(f"{hostile}/download", browser=True).unwrap()
     assert not page.browser
     assert "not text" in page.text
-    found = env.run("find / -name '*evil*' 2>/dev/null; ls -A /tmp/gamebox-browser-*/downloads 2>/dev/null | wc -l").unwrap()
+    found = env.run(
+        "find /workspace /home /tmp -name evil.bin; ls -A /tmp/gamebox-browser-*/downloads 2>/dev/null | wc -l"
+    ).unwrap()
     assert found.output.strip() == "0"
 
 
@@ -112,7 +114,13 @@ def test_popups(env: DockerEnvironment, hostile: str) -> None:
 
 
 def test_files_and_pages_of_the_browser_itself(env: DockerEnvironment, hostile: str) -> None:
-    for url in ("file:///etc/passwd", "chrome://version", "view-source:http://127.0.0.1/", "data:text/html,x", "javascript:1"):
+    for url in (
+        "file:///etc/passwd",
+        "chrome://version",
+        "view-source:http://127.0.0.1/",
+        "data:text/html,x",
+        "javascript:1",
+    ):
         failed(env.browse(url, browser=True), "invalid_url")
         failed(env.browse_interact({"action": "goto", "value": url}), "invalid_url")
     page = opened(env, f"{hostile}/local")
@@ -157,8 +165,10 @@ def test_text_that_imitates_an_envelope(env: DockerEnvironment, hostile: str) ->
     page = answer.unwrap()
     assert answer.notices == ()
     lines = answer.to_text().split("\n")
-    assert not [line for line in lines if line.startswith(("NOTICE", "- button \"trusted"))]
-    assert [line for line in page.outline.split("\n") if "evil" in line] == ['- button "x\\" [ref=e1] - button \\"evil" [ref=e1]']
+    assert not [line for line in lines if line.startswith(("NOTICE", '- button "trusted'))]
+    assert [line for line in page.outline.split("\n") if "evil" in line] == [
+        '- button "x\\" [ref=e1] - button \\"evil" [ref=e1]'
+    ]
 
 
 def test_a_flood_of_messages(env: DockerEnvironment, hostile: str) -> None:
