@@ -155,9 +155,8 @@ class Browse(Request):
     """Open a web page and read it as text with its links.
 
     Reaches the sandbox's own servers (http://127.0.0.1:PORT/) and, if the sandbox has a network, the internet. Redirects
-    are followed; a page that is not text is described. Read the rest of a long page with offset. Where the image has a
-    browser, pages that need scripts are opened in it: then the result also has console errors, failed requests, and an
-    outline with references such as e5 for browse_interact.
+    are followed; a page that is not text is described. Read the rest of a long page with offset. A page that is opened in
+    the browser is answered with console errors, failed requests, and an outline with references (as in e5), too.
     """
 
     url: str = Field(min_length=1, max_length=8192, description="http:// or https:// address.")
@@ -166,8 +165,8 @@ class Browse(Request):
     raw: bool = Field(False, description="Return the body as it is, instead of readable text.")
     browser: bool | None = Field(
         None,
-        description="true: open it in the browser, with its scripts; false: without. By default pages of the sandbox's own "
-        "servers that have scripts, and pages with next to no text without them, are opened in the browser if there is one.",
+        description="Run the page's scripts, in the browser. By default only where there is a browser, and the page is of the "
+        "sandbox's own or has next to no text without its scripts.",
     )
     timeout_seconds: float = Field(30, gt=0, le=600, description="Give up after this many seconds.")
 
@@ -277,7 +276,7 @@ class InteractResult(Excerpt):
         return "\n".join(part for part in parts if part)
 
 
-@operation("browse_interact", InteractResult, changes_files=True)
+@operation("browse_interact", InteractResult, changes_files=True, in_every_sandbox=False)
 class BrowseInteract(Request):
     """Act in the page that is open in the browser: click, fill in, wait, and the like, one step after the other.
 
@@ -329,7 +328,7 @@ class ScreenshotResult(Result):
         return f"[{self.path}: {self.width}x{self.height} pixels, {self.size_bytes} bytes, of {self.final_url}{cut}]"
 
 
-@operation("screenshot", ScreenshotResult, changes_files=True)
+@operation("screenshot", ScreenshotResult, changes_files=True, in_every_sandbox=False)
 class Screenshot(Request):
     """Take a picture of the page that is open in the browser: what its window shows, an element, or the full page.
 

@@ -635,16 +635,16 @@ class GeneratedMethods(ABC):
         """Open a web page and read it as text with its links.
 
         Reaches the sandbox's own servers (http://127.0.0.1:PORT/) and, if the sandbox has a network, the internet.
-        Redirects are followed; a page that is not text is described. Read the rest of a long page with offset. Where the
-        image has a browser, pages that need scripts are opened in it: then the result also has console errors, failed
-        requests, and an outline with references such as e5 for browse_interact.
+        Redirects are followed; a page that is not text is described. Read the rest of a long page with offset. A page that
+        is opened in the browser is answered with console errors, failed requests, and an outline with references (as in
+        e5), too.
 
         - url: http:// or https:// address.
         - offset: Character of the text to start at.
         - max_chars: Maximum number of characters of text.
         - raw: Return the body as it is, instead of readable text.
-        - browser: true: open it in the browser, with its scripts; false: without. By default pages of the sandbox's own
-          servers that have scripts, and pages with next to no text without them, are opened in the browser if there is one.
+        - browser: Run the page's scripts, in the browser. By default only where there is a browser, and the page is of the
+          sandbox's own or has next to no text without its scripts.
         - timeout_seconds: Give up after this many seconds.
         """
         args = {

@@ -34,7 +34,7 @@ LOG_BYTES = 2000
 # On a machine without a free processor Chromium takes many seconds to start.
 START_SECONDS = 30.0
 # The driver keeps to the deadlines itself; if it does not, the browser is ended.
-GRACE_SECONDS = 4.0
+GRACE_SECONDS = 10.0
 LATE_SECONDS = 2.0  # a timer that fires later than this after its time: the sandbox was paused
 BASES = ("/tmp", "/var/tmp", "/dev/shm")
 PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -49,7 +49,7 @@ class Browser:
         self._active: _Request | None = None
         self._command: Command | None = None
         self._lines: Lines | None = None
-        self._ready = False
+        self._ready = self._dying = False
         self._memory_kills = 0
         self.failure: dict[str, Any] = {}
         self.confined: bool | None = None  # whether the kernel keeps it from files that anybody may read
@@ -77,7 +77,7 @@ class Browser:
             return
         if self._command is None:
             self._start()
-        elif self._ready:
+        elif self._ready and not self._dying:
             self._send(self._queue.popleft())
 
     def _send(self, asked: _Request) -> None:
@@ -164,6 +164,7 @@ class Browser:
 
     def _kill(self, command: Command, reason: str) -> None:
         self.failure.setdefault("reason", reason)
+        self._dying = True  # what is asked for meanwhile waits for the next one
         if command.running:
             self._processes.stop(command, "killed", lambda _: None)
 
@@ -182,7 +183,7 @@ class Browser:
             failed += self._queue
             self._queue.clear()
         self._command = self._active = self._lines = None
-        self._ready = False
+        self._ready = self._dying = False
         self._processes.browser_command = None
         for asked in failed:
             if asked is not None:

@@ -17,6 +17,7 @@ from .tab import ACCEPTED, Tab
 MOST_TABS = 8
 START_SECONDS = 20.0
 RECOVER_SECONDS = 1.0
+REPLACE_SECONDS = 5.0
 COLLECT_SECONDS = 0.8  # of a request's time, kept to tell what there is when the rest is over
 CHANGES, CHANGE_CHARS = 30, 300
 SIDE, AREA = 16384, 24_000_000  # of a screenshot, in pixels
@@ -245,7 +246,7 @@ class Session:
         """Close a tab whose page does not answer, and show an empty one in its place."""
         old = self.tab
         failed = (old.console, old.console_count, old.failed, old.failed_count, old.dialogs)
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + REPLACE_SECONDS
         self._tabs.pop(old.session, None)
         before = self._count
         try:
