@@ -223,7 +223,45 @@ def main(args: list[str] | None = None) -> Any:
     With --json an error is also printed as the failure envelope to standard output.
     """
     if args is None:
-        _collect_rarely()
+        return _whole_process()
+    return _command_line(args)
+
+
+def _whole_process() -> Any:
+    """Run the command line that this process is for, and leave without taking apart what Python has made for it.
+
+    A short command would spend a quarter of its processor time on looking for garbage and on freeing everything at its end.
+    """
+    gc.set_threshold(200_000)  # more than a short command makes
+    ending = _Ending()
+    atexit.register(ending.leave)  # functions that are registered later are called before it
+    try:
+        return _command_line(None)
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            ending.status = leaving.code or 0
+        raise
+
+
+class _Ending:
+    """The end of this process. ``status`` is what it exits with, None as long as Python has to find that out."""
+
+    status: int | None = None
+
+    def leave(self) -> None:
+        """Exit now if the status is known and everything is written; else the interpreter goes on with its own end."""
+        if self.status is None or "coverage" in sys.modules:  # which writes what it saw later than this
+            gc.freeze()
+            return
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            return
+        os._exit(self.status & 0xFF)
+
+
+def _command_line(args: list[str] | None) -> Any:
     _speak_utf8()
     arguments = sys.argv[1:] if args is None else args
     as_json = _asks_for_json(arguments)
@@ -282,12 +320,6 @@ def _say(text: str) -> None:
         sys.stderr.flush()
     except OSError:  # the terminal is gone, too
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
-def _collect_rarely() -> None:
-    """Have Python look for garbage rarely in this process, and not at its end: a quarter of what a short command computes."""
-    gc.set_threshold(50_000)
-    atexit.register(gc.freeze)
 
 
 def _speak_utf8() -> None:
