@@ -17,6 +17,7 @@ from sandbox.cli.status_line import terminal
 from .config import load_defaults
 from .help import HelpfulGroup, keep_examples_whole
 from .lazy_commands import LazyCommand, LazyCommands
+from .plain_values import keep_plain_values
 
 # Commands that start a sandbox or look for one.
 _SLOW = ("run", "exec", "shell", "cp", "logs", "agent", "batch", "demo")
@@ -80,6 +81,7 @@ class Commands(HelpfulGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        keep_plain_values(self)
         self._lazy = LazyCommands({name: lazy or self.commands[name] for name, lazy in _COMMANDS.items()})
         self.commands = self._lazy
 

@@ -256,6 +256,7 @@ class DockerBackend:
                 self._creating = False
             self.stream = reaching.attach_stream(client, self.container_id)
             self._wait_for_sweep = sweep_beside(client)
+            request.meanwhile()
             client.api.start(self.container_id)
             self._runs = True
         return self.stream

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from sandbox.envelope import Result
 from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part
 
+from . import waiting as _before  # noqa: F401 - whose operations are offered first
 from .base import Excerpt, Request
+from .result import Result
 from .table import operation
 
 _MOST_LINKS_SHARE = 4  # a quarter of the room is for links
