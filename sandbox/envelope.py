@@ -260,15 +260,9 @@ def _short(text: str) -> str:
     return text if len(text) <= REPR_CHARS else f"{text[: REPR_CHARS - 1]}…"
 
 
-def _is_result(value: Any) -> bool:
-    from .operations.result import Result  # pydantic takes 60 ms to load; it is loaded if there is a result
-
-    return isinstance(value, Result)
-
-
 def _text_of(result: Any, chars: int) -> str:
     """Return the result in its own words if it has any. What is cut is cut only once, in the middle or at the end."""
-    if _is_result(result):
+    if getattr(type(result), "cuts_itself", False):
         return str(result.to_text(chars))
     if hasattr(result, "to_text"):
         return without_middle(str(result.to_text()), chars)
@@ -281,7 +275,7 @@ def _text_of(result: Any, chars: int) -> str:
 
 def _notice_lines(envelope: Success[Any] | Failure[Any], text: str) -> list[str]:
     """Return a line for each notice, except for those that ``text``, the result as shown, already has."""
-    says_itself = _is_result(envelope.result) or "left out here" in text
+    says_itself = getattr(type(envelope.result), "cuts_itself", False) or "left out here" in text
     ident = getattr(envelope.result, "id", None)
     own_end = f"The command {ident} " if ident and not getattr(envelope.result, "running", True) else None
     shown = [

@@ -164,9 +164,16 @@ _FAMILIES = ("files", "commands", "terminals", "waiting", "pages", "usage")
 
 def load() -> None:
     """Load every operation; does nothing when they are loaded. May be called by several threads at once."""
+    if is_loaded():
+        return
     modules = [import_module(f".{name}", __name__) for name in (*_FAMILIES, "state", "result", "base", "table")]
     for name in __all__:
         globals()[name] = next(getattr(module, name) for module in modules if hasattr(module, name))
+
+
+def is_loaded() -> bool:
+    """Return whether every operation is loaded."""
+    return "schema_of" in globals()  # the last of the names
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -15,6 +15,8 @@ class Result(BaseModel):
     """Base of all results: frozen; fields the sandbox sends beyond the known ones are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # ``to_text`` takes a number of characters, and says itself what it left out: an envelope adds nothing to that.
+    cuts_itself: ClassVar[bool] = True
 
     def to_text(self, chars: int = SHOWN_CHARS) -> str:
         """Return what a model is shown of it, in about ``chars`` characters."""
