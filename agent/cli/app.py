@@ -236,7 +236,9 @@ def _whole_process() -> Any:
     """
     gc.set_threshold(200_000)  # more than a short command makes
     ending = _Ending()
-    atexit.register(ending.leave)  # functions that are registered later are called before it
+    # Functions that are registered later are called before it; one that was registered earlier must not be left out.
+    ending.is_last = getattr(atexit, "_ncallbacks", lambda: 1)() == 0
+    atexit.register(ending.leave)
     try:
         return _command_line(None)
     except SystemExit as leaving:
@@ -249,10 +251,11 @@ class _Ending:
     """The end of this process. ``status`` is what it exits with, None as long as Python has to find that out."""
 
     status: int | None = None
+    is_last = False  # nothing else is to be done at the end
 
     def leave(self) -> None:
         """Exit now if the status is known and everything is written; else the interpreter goes on with its own end."""
-        if self.status is None or "coverage" in sys.modules:  # which writes what it saw later than this
+        if self.status is None or not self.is_last:
             gc.freeze()
             return
         try:
