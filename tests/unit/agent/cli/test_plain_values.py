@@ -1,5 +1,6 @@
 """Values that need no conversion are what typer makes of them, and pydantic is not loaded for them."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -13,18 +14,30 @@ from agent.cli.plain_values import keep_plain_values
 seen: list[dict[str, Any]] = []
 
 
-def command(
-    words: list[str] = typer.Argument(...),
-    text: str = typer.Option("a default"),
-    maybe: str | None = typer.Option(None),
-    seconds: float = typer.Option(120.0),
-    count: int = typer.Option(3, min=1, max=5),
-    flag: bool = typer.Option(False, "--flag/--no-flag"),
-    many: list[str] = typer.Option([], "--many", "-m"),
-    folder: Path | None = typer.Option(None),
-) -> None:
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "words": (list[str], typer.Argument(...)),
+    "text": (str, typer.Option("a default")),
+    "maybe": (str | None, typer.Option(None)),
+    "seconds": (float, typer.Option(120.0)),
+    "count": (int, typer.Option(3, min=1, max=5)),
+    "flag": (bool, typer.Option(False, "--flag/--no-flag")),
+    "many": (list[str], typer.Option([], "--many", "-m")),
+    "folder": (Path | None, typer.Option(None)),
+}
+
+
+def command(**values: Any) -> None:
     """Note what it was called with."""
-    seen.append(dict(locals()))
+    seen.append(values)
+
+
+command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in OPTIONS.items()
+    ]
+)
+command.__annotations__ = {name: kind for name, (kind, _) in OPTIONS.items()}
 
 
 def made() -> Any:
@@ -59,7 +72,7 @@ def outcome(command: Any, arguments: list[str]) -> dict[str, Any]:
     seen.clear()
     try:
         command.main(arguments, standalone_mode=False)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - typer has several
         return {"refused": getattr(error, "format_message", error.__str__)()}
     return seen.pop()
 
