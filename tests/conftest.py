@@ -26,6 +26,8 @@ settings.load_profile("gamebox")
 def pytest_addoption(parser: pytest.Parser) -> None:
     what = "run all of tests/contract over a service, also what is about the guest alone"
     parser.addoption("--all-over-service", action="store_true", help=what)
+    what = "run all of tests/contract in each image of tests/contract/images.py, and not only what depends most on the image"
+    parser.addoption("--image-matrix", action="store_true", help=what)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -27,13 +27,13 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.engine.turns import turns
-from sandbox.docker.images.images import ensure_image, image_variables, is_built
+from sandbox.docker.images.images import ensure_image, image_contents, image_variables, image_volumes, is_built
 from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
 from sandbox.docker.kept.owners import Ownership
 from sandbox.docker.remover import Removal, remover
-from sandbox.environment.parts.description import COMMANDS
+from sandbox.environment.parts.description import commands_words
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.interrupts import Shield
 from sandbox.limits import Limits
@@ -41,7 +41,7 @@ from sandbox.network.services.names import for_guest
 from sandbox.pipe.transport import Transport
 
 from .container import create as container
-from .container import enforcement, postmortem, volumes
+from .container import enforcement, image_problems, postmortem, volumes
 from .container import preflight as fitting
 from .kept import attach as reaching
 from .kept import kept, owners, waiting
@@ -74,6 +74,8 @@ class DockerBackend:
         self._spec, self._profile, self._limits, self._env, self._report = spec, profile, limits, env, report
         self.name = f"gamebox-{secrets.token_hex(8)}"
         self.labels: Mapping[str, str] = {}  # further ones, for the container that is made
+        # Builds the image that the spec only describes, and returns its id.
+        self.build_image: Callable[[], str] | None = None
         # In the place of the spec's image: one that was made from a container of that.
         self.root_image = ""
         # The ids of volumes by their paths, and how much they may hold, which is measured with the rest of the disk.
@@ -84,8 +86,11 @@ class DockerBackend:
         self._cut_streams: list[AttachStream] = []  # that a thread may still be using
         self._events: EngineEvents | None = None
         self._disk: Disk | None = None
+        self._shell: object = None
+        self._declares_volumes = False
         self._runtime = RuntimeVolume("")
         self._image_env: list[str] = []
+        self._contents = ""  # what the image says
         self.starts_filled = False  # with files of its image in the workspace
         self.kept: Kept | None = None
         self._ownership: Ownership | None = None
@@ -136,13 +141,16 @@ class DockerBackend:
         return client
 
     def _image(self, client: docker.DockerClient) -> str:
+        if self.build_image is not None:
+            return self.build_image()
         return ensure_image(client, self._spec.image, report=self._report, pull=self._spec.pull)
 
     def _make(self, client: docker.DockerClient, image_id: str, request: StartRequest) -> GuestStream:
         """Make a container of the image, and open its stream."""
         runtime = ensure_runtime(client, report=self._report)
         with translated():
-            image_env = image_variables(client, image_id)
+            image_env, self._contents = image_variables(client, image_id), image_contents(client, image_id)
+            self._declares_volumes = bool(image_volumes(client, image_id))
         with turns.turn():
             # With a root of its own the sandbox goes on with files that it had: they come from its snapshot.
             filled = is_built(client, image_id) and not self.root_image
@@ -208,14 +216,16 @@ class DockerBackend:
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
     ) -> tuple[RuntimeVolume, AttachStream]:
         if self._spec.keep:
-            spec = replace(self._spec, network=request.network).without_host()
+            found = self._spec.image if self.build_image is None else image_id
+            spec = replace(self._spec, image=found, network=request.network).without_host()
             names = tuple(name.name for name in request.names)
             self.kept = Kept(self.name, kept.new_token(), spec, disk, names)
             self._ownership = self._ownership or owners.claim(self.name)
         try:
             return self._started_anyhow(client, image_id, runtime, disk, request)
         except SandboxError as error:
-            raise enforcement.refusal(error, self._limits) from error
+            refused = enforcement.refusal(error, self._limits)
+            raise image_problems.explain_failed_start(refused, self._spec.image) from error
 
     def _started_anyhow(
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
@@ -253,10 +263,13 @@ class DockerBackend:
         with contextlib.suppress(RuntimeError):  # no more threads: then ``close`` does its work
             remover.begin()
         with translated():
+            container.declared_mounts(client, image_id, self.name, runtime, shape)  # refused before anything can have been created
             with kept.naming(client, self.name, spec.name if spec.keep else None):
                 self._creating = True
                 self.container_id = container.create(client, image_id, self.name, runtime, shape)
                 self._creating = False
+            if self.root_image or not spec.image.startswith("gamebox/"):  # ours are as they should be
+                image_problems.check_files_of_users(client, self.container_id, spec.image, image_id)
             self.stream = reaching.attach_stream(client, self.container_id)
             self._wait_for_sweep = sweep_beside(client)
             request.meanwhile()
@@ -287,11 +300,13 @@ class DockerBackend:
 
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
         """See ``Backend``."""
+        self._shell = facts.get("shell", self._shell)
         if self._disk is None or self.container_id is None or self.stream is None:
             return
         self.stream.ends_with_engine = self.kept is None
         take_shortcut(connect(), self.container_id, facts.get("pipes"), transport, self.stream)
         if not self.attached:
+            image_problems.check_links(facts)
             enforcement.check(self._limits, self._disk, container.places(self._limits, self._profile), facts)
         self._wait_for_sweep()
 
@@ -328,8 +343,9 @@ class DockerBackend:
                 ownership.release(gone=gone)
 
         ends_itself = self._runs and self.kept is None and not self._is_paused()
-        has_volumes = self._disk is not None and bool(self._disk.mounts)
-        events = self._events if ends_itself else None
+        has_volumes = self._declares_volumes or (self._disk is not None and bool(self._disk.mounts))
+        # The engine itself leaves volumes that have a name, as those have that the image declares.
+        events = self._events if ends_itself and not self._declares_volumes else None
         closed = Removal(self.name, self.container_id or "", release, events, self._creating, has_volumes)
         try:
             remover.add(closed)
@@ -407,7 +423,8 @@ class DockerBackend:
         spec, disk = self._spec, self._disk
         runtime = "" if spec.runtime is None else f", OCI runtime {spec.runtime}"
         return Description(
-            sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {COMMANDS}",
+            sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {commands_words(self._shell)}",
+            contents=self._contents,
             summary=(*(() if self.container_id is None else (self.container_id[:8],)), spec.image),
             disk="" if disk is None else disk.describe(),
             workspace_bytes=None if disk is None else disk.workspace_bytes or None,

@@ -253,6 +253,35 @@ def _range(f: Fields) -> Wording:
     )
 
 
+def _start_problem(f: Fields, otherwise: str) -> str:
+    """Say why a program that is there cannot be started."""
+    if f.get("missing"):
+        return f"it needs {f['missing']!r}, which is not there"
+    if f.get("machine"):
+        return f"it is a program for {f['machine']}, and this sandbox runs on another machine"
+    return str(f.get("errno", otherwise))
+
+
+def _program_not_found(f: Fields) -> Wording:
+    message = f"The program {f.get('program', '')!r} could not be started: {_start_problem(f, 'not found')}."
+    if f.get("missing"):
+        return Wording(message, "Correct the first line of the script, or use a program that is built for this image's C library.")
+    return Wording(
+        message,
+        Hint(
+            "Check its name and PATH, or give shell text as command.",
+            cli="Check its name and PATH; shell text goes to a shell, as in: -- sh -c 'TEXT'.",
+        ),
+    )
+
+
+def _program_not_executable(f: Fields) -> Wording:
+    message = f"The program {f.get('program', '')!r} could not be started: {_start_problem(f, 'not executable')}."
+    if f.get("machine"):
+        return Wording(message, "Use a program that is built for this machine.")
+    return Wording(message, "Make it executable with chmod +x, or start it through its interpreter.")
+
+
 def _no_folder(f: Fields) -> Wording:
     cwd = f.get("cwd")
     message = f"The command could not start in {cwd!r}: {f.get('errno', 'not found')}."
@@ -452,17 +481,8 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     ErrorCode.timeout: _timeout,
     ErrorCode.cpu_limit: _cpu,
     ErrorCode.cancelled: lambda f: Wording(f"{f['operation']} was cancelled.", "Start it again if it is still needed."),
-    ErrorCode.program_not_found: lambda f: Wording(
-        f"The program {f.get('program', '')!r} could not be started: {f.get('errno', 'not found')}.",
-        Hint(
-            "Check its name and PATH, or give shell text as command.",
-            cli="Check its name and PATH; shell text goes to a shell, as in: -- sh -c 'TEXT'.",
-        ),
-    ),
-    ErrorCode.program_not_executable: lambda f: Wording(
-        f"The program {f.get('program', '')!r} could not be started: {f.get('errno', 'not executable')}.",
-        "Make it executable with chmod +x, or start it through its interpreter.",
-    ),
+    ErrorCode.program_not_found: _program_not_found,
+    ErrorCode.program_not_executable: _program_not_executable,
     ErrorCode.session_exists: lambda f: Wording(
         f"There is a session {f.get('session', 'of that name')!r} already.",
         "Use that one, end it first, or give another name.",
@@ -476,8 +496,10 @@ _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
         f"The image has no user {f.get('user', 'of that name')!r}.",
         "Give a name that is in the image's /etc/passwd, or a number, as in user='1000'.",
     ),
-    ErrorCode.shell_not_found: lambda _: Wording(
-        "This image has no shell to run command text.",
+    ErrorCode.shell_not_found: lambda f: Wording(
+        "This image has no shell to run command text."
+        if "program" not in f
+        else f"The image's shell {f['program']!r} could not be started: {_start_problem(f, 'it cannot be run')}.",
         Hint(
             "No command can be run here. Use the tools for files; if the task needs a command, finish and say so.",
             "Use another image, or one with a shell in it.",

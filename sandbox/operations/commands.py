@@ -322,9 +322,9 @@ def _with_encoding_notice(answer: Answer) -> Answer:
     return answer._replace(notices=({"code": "output_not_text"},)) if replaced else answer
 
 
-# What bash and dash print of a command's own text; the name before it is theirs.
+# What bash, dash and busybox print of a command's own text; the name before it is theirs.
 _SYNTAX_ERROR = re.compile(
-    r"^\S*sh: (?:eval: line (\d{1,9}): (?:syntax error|unexpected EOF while)|(\d{1,9}): Syntax error: )", re.MULTILINE
+    r"^\S*sh: (?:eval: line (\d{1,9}): (?:syntax error|unexpected EOF while)|(\d{1,9}): (?:eval: )?Syntax error: )", re.MULTILINE
 )
 
 

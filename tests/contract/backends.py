@@ -12,6 +12,8 @@ from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.testing import FakeRun, Ran
 from tests.servers.gamebox_service import shared_service
 
+from . import images
+
 MIB = 1 << 20
 # Small, so that every bound is reached quickly.
 LIMITS = Limits(
@@ -19,9 +21,12 @@ LIMITS = Limits(
     timeout_seconds=60, background_commands=8, max_timeout_seconds=3600,
 )  # fmt: skip
 
-# shell: commands are really carried out · processes: they can be seen, killed and leave others behind · links: a command
-# makes them · isolated: the user is not root and the host out of reach · forwards: its ports can lead to this host
-SHELL, ISOLATED, FORWARDS = "shell", "isolated", "forwards"
+# commands: command text is answered · shell: it is really carried out, by a POSIX shell with the programs of busybox beside it ·
+# bash, python: they are in the image · debian: what only its essential packages have (flock, pgrep, printenv, GNU's touch)
+# isolated: the user is not root and the host out of reach · forwards: its ports can lead to this host
+COMMANDS, SHELL, ISOLATED, FORWARDS = "commands", "shell", "isolated", "forwards"
+BASH, PYTHON, DEBIAN = "bash", "python", "debian"
+WHOLE = frozenset({COMMANDS, SHELL, BASH, PYTHON, DEBIAN})
 
 
 def _counted(run: FakeRun) -> str | Ran:
@@ -64,13 +69,24 @@ class Backend:
     make: Callable[[], SandboxedEnvironment]
     capabilities: frozenset[str]
     needs_engine: bool = False
+    extra_image: bool = False
+
+
+def _in_image(name: str, make: Callable[[], str], *capabilities: str) -> Backend:
+    def started() -> SandboxedEnvironment:
+        return DockerEnvironment(make(), limits=LIMITS)
+
+    return Backend(name, started, frozenset({ISOLATED, FORWARDS, *capabilities}), needs_engine=True, extra_image=True)
 
 
 BACKENDS = (
-    Backend("docker", lambda: DockerEnvironment(limits=LIMITS), frozenset({SHELL, ISOLATED, FORWARDS}), needs_engine=True),
-    Backend("remote", remote, frozenset({SHELL, ISOLATED, FORWARDS}), needs_engine=True),
-    Backend("local", lambda: LocalEnvironment(limits=LIMITS), frozenset({SHELL, FORWARDS})),
-    Backend("fake", lambda: FakeEnvironment(commands=TABLE, limits=LIMITS), frozenset()),
+    Backend("docker", lambda: DockerEnvironment(limits=LIMITS), WHOLE | {ISOLATED, FORWARDS}, needs_engine=True),
+    Backend("remote", remote, WHOLE | {ISOLATED, FORWARDS}, needs_engine=True),
+    Backend("local", lambda: LocalEnvironment(limits=LIMITS), WHOLE | {FORWARDS}),
+    Backend("fake", lambda: FakeEnvironment(commands=TABLE, limits=LIMITS), frozenset({COMMANDS})),
+    _in_image("musl", images.musl, COMMANDS, SHELL),
+    _in_image("busybox", images.busybox, COMMANDS, SHELL),
+    _in_image("static", images.static),
 )
 
 

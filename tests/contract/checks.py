@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -15,6 +16,7 @@ from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError
 
 T = TypeVar("T")
+_PROGRAMS = {"python": r"\bpython3\b", "bash": r"\bbash\b|\bread -s\b", "debian": r"\bflock\b"}
 SUCCESS_KEYS = {"tool_executed", "result", "timestamp", "duration_ms", "notices"}
 FAILURE_KEYS = {
     "tool_executed", "error", "code", "hint", "next_tool", "retryable", "effects", "result", "timestamp", "duration_ms", "notices",
@@ -35,6 +37,16 @@ def done(envelope: Envelope[T]) -> T:
     if hasattr(result, "to_text"):
         assert envelope.to_text().startswith(str(result.to_text()).strip("\n"))
     return envelope.result
+
+
+def by_programs(*rows: Any) -> list[Any]:
+    """Parameters whose first one is a command: those that name a program of few images need an image that has it."""
+    found = []
+    for row in rows:
+        values = row if isinstance(row, tuple) else (row,)
+        needs = [name for name, pattern in _PROGRAMS.items() if re.search(pattern, values[0])]
+        found.append(pytest.param(*values, marks=[pytest.mark.needs(*needs)] if needs else []))
+    return found
 
 
 def seen_until(look: Callable[[], T], so: Callable[[T], bool], seconds: float = 60.0) -> T:

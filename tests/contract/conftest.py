@@ -22,16 +22,21 @@ OF_THE_GUEST = (
 )  # fmt: skip
 # And these of other modules, which take longest.
 SLOW_OF_THE_GUEST = ("test_pipes_made_larger_are_taken_whole_at_the_end",)
-_first_of: dict[str, str] = {}
+# What depends most on the image, the shell and the programs beside it: in the images of ``images.py`` these take part as a whole,
+# other modules the first test (25 s of 5 minutes). ``--image-matrix`` runs all of them.
+OF_THE_IMAGE = ("test_run", "test_shell")
+_first_of: dict[tuple[str, str], str] = {}
 
 
-def _adds_nothing_over_a_service(metafunc: pytest.Metafunc) -> bool:
-    if metafunc.config.getoption("--all-over-service") is True:
-        return False
+def _takes_part(metafunc: pytest.Metafunc, backend: Backend) -> bool:
+    """Return whether a test that can run in an environment is to run there."""
     module, name = str(metafunc.module.__name__).rpartition(".")[2], str(metafunc.function.__name__)
-    if module not in OF_THE_GUEST:
-        return name in SLOW_OF_THE_GUEST
-    return _first_of.setdefault(module, name) != name
+    if backend.name == "remote" and metafunc.config.getoption("--all-over-service") is not True:
+        if module not in OF_THE_GUEST:
+            return name not in SLOW_OF_THE_GUEST
+    elif not backend.extra_image or module in OF_THE_IMAGE or metafunc.config.getoption("--image-matrix") is True:
+        return True
+    return _first_of.setdefault((backend.name, module), name) == name
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -41,13 +46,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     needed = {name for mark in metafunc.definition.iter_markers("needs") for name in mark.args}
     params = []
     for backend in BACKENDS:
-        if needed <= backend.capabilities and not (backend.name == "remote" and _adds_nothing_over_a_service(metafunc)):
+        if needed <= backend.capabilities and _takes_part(metafunc, backend):
             marks = [pytest.mark.xdist_group(f"contract-{backend.name}")]
             if backend.needs_engine:
                 marks.append(pytest.mark.engine)
             params.append(pytest.param(backend, marks=marks, id=backend.name))
     assert params, f"no environment has {needed}"
     metafunc.parametrize("env", params, indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the parameters of a test that need what its environment does not have."""
+    items[:] = [item for item in items if _has_what_it_needs(item)]
+
+
+def _has_what_it_needs(item: pytest.Item) -> bool:
+    backend = item.callspec.params.get("env") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
+    needed = {name for mark in item.iter_markers("needs") for name in mark.args}
+    return not isinstance(backend, Backend) or needed <= backend.capabilities
 
 
 @pytest.fixture(scope="session")

@@ -12,13 +12,14 @@ from sandbox.environment.sandboxed import SandboxedEnvironment
 from .checks import codes_of, done, refused, seen_until
 
 
+@pytest.mark.needs("commands")
 def test_an_ended_session_starts_anew(env: SandboxedEnvironment) -> None:
     done(env.run("true", session="ended"))
     assert done(env.end_session("ended")).existed
     assert not done(env.end_session("ended")).existed
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "bash")
 def test_ending_sessions_makes_room(env: SandboxedEnvironment) -> None:
     names = [f"room{n}" for n in range(40)]
     for name in names:

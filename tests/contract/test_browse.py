@@ -20,7 +20,7 @@ server.serve_forever()
 """
 
 
-@pytest.mark.needs(SHELL)
+@pytest.mark.needs(SHELL, "python")
 def test_a_server_of_the_sandbox(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/index.html", "<title>Hi</title><p>One <b>two</b></p><a href='next.txt'>on</a>"))
     done(env.write(f"{folder}/next.txt", "plain text " * 10))

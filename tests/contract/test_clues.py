@@ -11,7 +11,7 @@ from sandbox.envelope import Envelope
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.guest.commands import limit_hits
 
-from .checks import done
+from .checks import by_programs, done
 
 pytestmark = pytest.mark.needs("shell")
 ASKING = """#!/bin/sh
@@ -30,12 +30,12 @@ def text_of(answer: Envelope[Any], code: str) -> str:
 
 @pytest.mark.parametrize(
     ("command", "asked"),
-    [
+    by_programs(
         ("sh build.sh", "build.sh reads an answer from standard input"),
         ("bash ./asking.sh", "./asking.sh reads an answer ('Publish? [y/N]')"),
         ("python3 -c 'input(\"Go on? \")'", "wanted input"),
         ("printf 'Overwrite? [y/N] '; exit 1", "wanted input ('Overwrite? [y/N]')"),
-    ],
+    ),
 )
 def test_a_prompt_that_read_the_end_of_its_input(env: SandboxedEnvironment, folder: str, command: str, asked: str) -> None:
     """s27: the script asked at an empty stdin and died by set -e; nothing said so."""
@@ -58,6 +58,7 @@ def test_a_script_that_was_given_input_says_nothing(env: SandboxedEnvironment, f
     assert not text_of(env.run("sh build.sh", stdin="y\n", cwd=folder, session=None), "input_ended")
 
 
+@pytest.mark.needs("python")
 @pytest.mark.exhaustive
 def test_a_port_in_use_names_the_command_that_holds_it(env: SandboxedEnvironment) -> None:
     """s47: the sandbox knew that c1 listens on the port, and did not say so."""
@@ -87,6 +88,7 @@ def test_a_port_in_use_names_the_command_that_holds_it(env: SandboxedEnvironment
         ("unshare -r id", "does not allow mounts"),
         ("mount -t tmpfs none /mnt", "does not allow mounts"),
         ("ping -c 1 localhost", "no ICMP"),
+        ("pip download --no-deps --index-url http://index.example.com/ x", "pip: packages cannot be installed here"),
     ],
 )
 def test_what_cannot_work_here_says_so(env: SandboxedEnvironment, command: str, said: str) -> None:

@@ -131,7 +131,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.needs(SHELL)
+@pytest.mark.needs(SHELL, "python")
 def test_a_file_under_a_lease_names_its_holder(env: SandboxedEnvironment, folder: str) -> None:
     """It was answered with too_many_processes: "No further process can be started"."""
     done(env.write(f"{folder}/a", "x"))
@@ -342,7 +342,7 @@ def test_unknown_operations(env: SandboxedEnvironment) -> None:
     refused(env.execute("upload", {"path": "x"}), "operation_not_supported", "env.upload")
 
 
-@pytest.mark.needs(SHELL)
+@pytest.mark.needs(SHELL, "python")
 def test_an_answer_beyond_all_measure_is_the_failure_of_its_request_alone(env: SandboxedEnvironment, folder: str) -> None:
     program = (
         "import os\nfor i in range(13):\n os.mkdir(chr(1) * 250); os.chdir(chr(1) * 250)\n"

@@ -24,6 +24,7 @@ def text_of(env: SandboxedEnvironment, ident: str, offset: int = 0) -> str:
     return "".join(chunk.text for chunk in env.follow(ident, offset=offset))
 
 
+@pytest.mark.needs("commands")
 def test_the_last_part_of_an_output(env: SandboxedEnvironment) -> None:
     ident = done(env.run("printf hello", session=None)).id
     logs = done(env.logs(ident, offset=-2))

@@ -72,7 +72,7 @@ def said_until_the_end(sock: socket.socket) -> bytes:
     return b"".join(iter(lambda: sock.recv(65536), b""))
 
 
-@pytest.mark.needs("shell", "forwards")
+@pytest.mark.needs("shell", "forwards", "python")
 def test_bytes_go_both_ways_and_each_end_ends_alone(echo: Forward) -> None:
     assert echo.host == "127.0.0.1"
     assert echo.url == f"http://127.0.0.1:{echo.port}"
@@ -89,7 +89,7 @@ def test_bytes_go_both_ways_and_each_end_ends_alone(echo: Forward) -> None:
         sender.join()
 
 
-@pytest.mark.needs("shell", "forwards")
+@pytest.mark.needs("shell", "forwards", "python")
 def test_many_at_a_time_and_one_that_takes_nothing(echo: Forward) -> None:
     with connected(echo) as stalled:
         stalled.sendall(b"GET /bytes 50000000")
@@ -105,7 +105,7 @@ def test_many_at_a_time_and_one_that_takes_nothing(echo: Forward) -> None:
         assert len(stalled.recv(1000)) == 1000
 
 
-@pytest.mark.needs("shell", "forwards")
+@pytest.mark.needs("shell", "forwards", "python")
 def test_a_websocket(echo: Forward) -> None:
     key = b64encode(os.urandom(16))
     with connected(echo) as sock:
@@ -132,7 +132,7 @@ def test_where_nothing_listens_the_connection_is_reset(env: SandboxedEnvironment
     forward.close()
 
 
-@pytest.mark.needs("shell", "forwards")
+@pytest.mark.needs("shell", "forwards", "python")
 def test_closing_one_cuts_it_and_leaves_others(env: SandboxedEnvironment, echo: Forward) -> None:
     other = env.forward(echo.sandbox_port).unwrap()
     assert {echo, other} <= set(env.forwards())
@@ -152,7 +152,7 @@ def test_closing_one_cuts_it_and_leaves_others(env: SandboxedEnvironment, echo: 
     assert other not in env.forwards()
 
 
-@pytest.mark.needs("shell", "forwards")
+@pytest.mark.needs("shell", "forwards", "python")
 def test_a_port_of_the_host_by_choice(env: SandboxedEnvironment, echo: Forward) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -175,7 +175,7 @@ def test_those_that_lead_to_no_servers_say_so(env: SandboxedEnvironment) -> None
         refused(env.forward(80), "operation_not_supported", name)
 
 
-@pytest.mark.needs("shell", "forwards")
+@pytest.mark.needs("shell", "forwards", "python")
 def test_with_asyncio(env: SandboxedEnvironment, folder: str) -> None:
     async def fetched() -> str:
         aio = AsyncEnvironment(env)

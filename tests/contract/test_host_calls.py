@@ -31,7 +31,7 @@ def test_stat_says_the_size_before_a_download(env: SandboxedEnvironment, folder:
     refused(env.stat("a\0b"), "path_invalid")
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "debian")
 def test_stat_of_links_and_owners(env: SandboxedEnvironment, folder: str) -> None:
     made = "printf 123 > f; chmod 4640 f; touch -d @1000000.5 f; ln -s f to; ln -s nowhere gone; ln -s /etc/passwd out"
     done(env.run(f"{made}; mkfifo pipe", cwd=folder))
@@ -60,6 +60,7 @@ def test_the_status_a_shell_would_show(env: SandboxedEnvironment) -> None:
     assert done(env.run("sleep 5", background=True)).shell_status is None
 
 
+@pytest.mark.needs("commands")
 def test_sessions_as_objects(env: SandboxedEnvironment) -> None:
     """FOREIGN (SWE-ReX): sessions were implicit; existence, "exists already" and "does not exist" were the adapter's to keep."""
     session = env.session("explicit")
@@ -123,7 +124,7 @@ def test_a_syntax_error_loses_nothing_of_the_session(env: SandboxedEnvironment) 
         assert done(session.run("pwd; echo $A")).output == "/tmp\nkept\n"
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "debian")
 def test_output_as_an_iterator(env: SandboxedEnvironment) -> None:
     """Trials II 4: an iterator over output was there for asyncio alone."""
     output = env.stream("for i in 1 2 3; do echo $i; echo e$i >&2; done; exit 4", session=None)

@@ -16,7 +16,7 @@ from sandbox.operations import RunResult, ScreenResult, SendResult
 from sandbox.testing import Ran
 
 from .backends import SHELL
-from .checks import codes_of, done, refused
+from .checks import by_programs, codes_of, done, refused
 
 pytestmark = pytest.mark.needs(SHELL)
 # How long a test waits for what should come at once.
@@ -185,7 +185,7 @@ WAITS = [
 ]
 
 
-@pytest.mark.parametrize(("command", "kind", "detail"), WAITS, ids=[command[:30] for command, _, _ in WAITS])
+@pytest.mark.parametrize(("command", "kind", "detail"), by_programs(*WAITS), ids=[command[:30] for command, _, _ in WAITS])
 def test_what_it_waits_for(env: SandboxedEnvironment, folder: str, command: str, kind: str, detail: str) -> None:
     ran = start(env, command, cwd=folder)
     assert detail in wait_kind(env, ran.id, kind)
@@ -193,6 +193,7 @@ def test_what_it_waits_for(env: SandboxedEnvironment, folder: str, command: str,
     assert done(env.logs(ran.id)).waiting_for is None
 
 
+@pytest.mark.needs("debian")
 def test_who_holds_a_lock(env: SandboxedEnvironment, folder: str) -> None:
     holder = start(env, "exec flock -o LOCK sleep 300", cwd=folder)
     wait_kind(env, holder.id, "sleep")
@@ -223,6 +224,7 @@ def test_what_a_command_leaves_in_its_terminal_is_not_lost(env: SandboxedEnviron
     assert ran.output.split() == [str(n) for n in range(1, 20001)]
 
 
+@pytest.mark.needs("python")
 def test_python_as_a_person_uses_it(env: SandboxedEnvironment) -> None:
     ran = start(env, "python3 -iq", pty=True)
     screen_with(env, ran.id, ">>>")
@@ -244,10 +246,10 @@ def test_python_as_a_person_uses_it(env: SandboxedEnvironment) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [
+    by_programs(
         "read -s -p 'Password: ' x; echo; echo \"it was $x\"",
         "python3 -c 'import getpass; print(\"it was\", getpass.getpass())'",
-    ],
+    ),
 )
 def test_a_password_is_not_shown(env: SandboxedEnvironment, command: str) -> None:
     ran = start(env, command, pty=True)
@@ -258,6 +260,7 @@ def test_a_password_is_not_shown(env: SandboxedEnvironment, command: str) -> Non
     assert (text.count("secret"), "it was secret" in text) == (1, True)
 
 
+@pytest.mark.needs("python")
 def test_a_full_screen_program(env: SandboxedEnvironment, folder: str) -> None:
     done(env.write(f"{folder}/full.py", FULL_SCREEN))
     ran = start(env, "printf before; python3 full.py", pty=True, cwd=folder, rows=10, cols=40)

@@ -35,6 +35,7 @@ def named(command: ListedCommand, text: str) -> list[Process]:
     return [process for process in command.processes if text in process.command]
 
 
+@pytest.mark.needs("commands")
 def test_ended_commands_are_listed(env: SandboxedEnvironment) -> None:
     ran = done(env.run("printf hello", session="listed"))
     command = look(env, ran.id)
@@ -47,7 +48,7 @@ def test_ended_commands_are_listed(env: SandboxedEnvironment) -> None:
     refused(env.processes("c0"), "unknown_command", "'c0'")
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "python")
 def test_a_tree(env: SandboxedEnvironment) -> None:
     threads = "import threading,time; [threading.Thread(target=time.sleep, args=(600,)).start() for _ in range(3)]"
     ident = background(env, f"(sleep 600 & sleep 601; true) & python3 -c '{threads}'")
@@ -88,7 +89,7 @@ def test_what_computes_shows_as_load(env: SandboxedEnvironment) -> None:
     done(env.kill(ident))
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "python")
 def test_ports(env: SandboxedEnvironment) -> None:
     program = (
         "import socket,time; t = socket.create_server(('127.0.0.1', 0)); u = socket.socket(type=socket.SOCK_DGRAM); "
@@ -149,7 +150,7 @@ def test_many_processes_are_counted_and_cut(env: SandboxedEnvironment) -> None:
     done(env.kill(ident))
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "python")
 def test_names_that_a_command_chose_itself(env: SandboxedEnvironment) -> None:
     program = (
         r"import ctypes,time; ctypes.CDLL(None).prctl(15, b'x) R 1\n\x1b[31m\xff'); "

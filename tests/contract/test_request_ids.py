@@ -44,6 +44,7 @@ def _changes(folder: str) -> dict[str, tuple[str, ...]]:
     }  # fmt: skip
 
 
+@pytest.mark.needs("commands")
 def test_every_change_takes_an_id(env: SandboxedEnvironment, folder: str) -> None:
     changes = _changes(folder)
     assert set(changes) == {name for name, kind in op.OPERATIONS.items() if issubclass(kind, op.Change)}
@@ -53,6 +54,7 @@ def test_every_change_takes_an_id(env: SandboxedEnvironment, folder: str) -> Non
         assert done(getattr(env, name)(*args, request_id=ident)) == first, name
 
 
+@pytest.mark.needs("commands")
 def test_every_change_takes_an_id_in_a_loop(env: SandboxedEnvironment, folder: str) -> None:
     async def ask() -> None:
         environment = AsyncEnvironment(env)
@@ -64,6 +66,7 @@ def test_every_change_takes_an_id_in_a_loop(env: SandboxedEnvironment, folder: s
     asyncio.run(ask())
 
 
+@pytest.mark.needs("commands")
 def test_a_run_is_not_done_twice(env: SandboxedEnvironment) -> None:
     ident = next(_ids)
     first = done(env.run("printf hello", request_id=ident))
@@ -71,6 +74,7 @@ def test_a_run_is_not_done_twice(env: SandboxedEnvironment) -> None:
     assert done(env.run("printf hello")).id != first.id
 
 
+@pytest.mark.needs("commands")
 def test_an_id_that_was_used_for_something_else(env: SandboxedEnvironment, folder: str) -> None:
     ident = next(_ids)
     done(env.run("printf hello", request_id=ident))

@@ -11,6 +11,7 @@ from .backends import folder_of
 from .checks import closed, codes_of, done, refused, seen_until, so_far
 
 
+@pytest.mark.needs("commands")
 def test_output_and_exit_code(env: SandboxedEnvironment) -> None:
     envelope = env.run("printf 'hello\\n'")
     ran = done(envelope)
@@ -22,38 +23,45 @@ def test_output_and_exit_code(env: SandboxedEnvironment) -> None:
     assert codes_of(envelope) == []
 
 
+@pytest.mark.needs("commands")
 def test_a_command_that_fails_was_carried_out(env: SandboxedEnvironment) -> None:
     ran = done(env.run("printf out; printf err >&2; exit 3"))
     assert (ran.exit_code, ran.signal, ran.stdout, ran.stderr) == (3, None, "out", "err")
     assert sorted([ran.output[:3], ran.output[3:]]) == ["err", "out"]
 
 
+@pytest.mark.needs("commands")
 def test_a_signal(env: SandboxedEnvironment) -> None:
     ran = done(env.run("kill -9 $$"))
     assert (ran.exit_code, ran.signal, ran.oom_killed) == (None, "SIGKILL", False)
     assert ran.to_text() == "[no output; killed by SIGKILL]"
 
 
+@pytest.mark.needs("commands")
 def test_argv(env: SandboxedEnvironment) -> None:
     assert done(env.run(argv=["printf", "hello"])).output == "hello"
 
 
+@pytest.mark.needs("commands")
 @pytest.mark.parametrize("text", ["", "typed", b"\0\xff\n", "x" * 100_000])
 def test_stdin(env: SandboxedEnvironment, text: str | bytes) -> None:
     ran = done(env.run("cat", stdin=text, keep_output_bytes=200_000))
     assert ran.output == (text if isinstance(text, str) else "\0\ufffd\n")
 
 
+@pytest.mark.needs("commands")
 def test_environment_of_one_run(env: SandboxedEnvironment) -> None:
     assert done(env.run('printf %s "$GREETING"', env={"GREETING": "hi there"})).output == "hi there"
     assert done(env.run('printf %s "$GREETING"')).output == ""
 
 
+@pytest.mark.needs("commands")
 def test_folder_of_one_run(env: SandboxedEnvironment, folder: str) -> None:
     assert done(env.run("pwd", cwd=folder)).output == f"{folder_of(env)}/{folder}\n"
     assert done(env.run("pwd")).output == f"{folder_of(env)}\n"
 
 
+@pytest.mark.needs("commands")
 def test_bytes_that_are_no_text(env: SandboxedEnvironment) -> None:
     answer = env.run("printf '\\377\\000\\nmore'")
     ran = done(answer)
@@ -69,6 +77,7 @@ def test_bytes_that_are_no_text(env: SandboxedEnvironment) -> None:
     assert not done(env.run("printf hello")).encoding_errors
 
 
+@pytest.mark.needs("commands")
 def test_timeout_keeps_what_was_printed(env: SandboxedEnvironment) -> None:
     failure = refused(
         env.run("printf early; sleep 30", timeout_seconds=0.3), "timeout", "within 0.3 seconds", "background=true",
@@ -80,6 +89,7 @@ def test_timeout_keeps_what_was_printed(env: SandboxedEnvironment) -> None:
     assert done(env.run("printf hello")).output == "hello"
 
 
+@pytest.mark.needs("commands")
 @pytest.mark.parametrize("keep", [0, 1, 10, 1000])
 def test_long_output_is_cut_and_kept_in_a_file(env: SandboxedEnvironment, keep: int) -> None:
     envelope = env.run("head -c 5000 /dev/zero | tr '\\0' x", keep_output_bytes=keep)
@@ -94,6 +104,7 @@ def test_long_output_is_cut_and_kept_in_a_file(env: SandboxedEnvironment, keep: 
     assert done(env.logs(ran.id, offset=4990)).content == "x" * 10
 
 
+@pytest.mark.needs("commands")
 def test_output_beyond_what_may_be_spilled(env: SandboxedEnvironment) -> None:
     size = env.limits.spill_bytes + 1000
     ran = done(env.run(f"head -c {size} /dev/zero | tr '\\0' x"))
@@ -104,6 +115,7 @@ def test_output_beyond_what_may_be_spilled(env: SandboxedEnvironment) -> None:
     assert done(env.read(ran.spill_path)).size_bytes == env.limits.spill_bytes
 
 
+@pytest.mark.needs("commands")
 def test_background(env: SandboxedEnvironment) -> None:
     started = done(env.run("printf early; sleep 30", background=True))
     assert (started.running, started.exit_code) == (True, None)
@@ -120,6 +132,7 @@ def test_background(env: SandboxedEnvironment) -> None:
     assert done(env.kill(started.id)).already_ended
 
 
+@pytest.mark.needs("commands")
 def test_logs_of_a_foreground_command(env: SandboxedEnvironment) -> None:
     ran = done(env.run("exit 7"))
     logs = done(env.logs(ran.id))
@@ -127,6 +140,7 @@ def test_logs_of_a_foreground_command(env: SandboxedEnvironment) -> None:
     assert done(env.kill(ran.id)).already_ended
 
 
+@pytest.mark.needs("commands")
 def test_unknown_ids(env: SandboxedEnvironment) -> None:
     runs = done(env.run("exec sleep 1000", background=True))
     refused(env.logs("c999999"), "unknown_command", "'c999999'", runs.id)

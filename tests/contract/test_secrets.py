@@ -72,7 +72,7 @@ def test_commands_have_it_and_their_output_has_not(env: SandboxedEnvironment, to
     assert done(env.run(f"echo ${token}", argv=None, env={token: "mine"})).stdout == "mine\n"
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "debian")
 def test_it_is_there_in_every_session_and_not_kept_by_one(env: SandboxedEnvironment, token: str) -> None:
     done(env.run(f"unset {token}", session="s1"))
     assert done(env.run(f"echo ${token}", session="s1")).stdout == f"***{token}***\n"
@@ -87,7 +87,7 @@ def test_only_who_asks_for_it_has_it(env: SandboxedEnvironment, token: str) -> N
     assert done(env.run('echo "<$ON_REQUEST>"', secrets=["ON_REQUEST"])).stdout == "<***ON_REQUEST***>\n"
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "bash")
 def test_streams_are_masked_where_a_secret_comes_in_pieces(env: SandboxedEnvironment, token: str) -> None:
     told: list[str] = []
     raw: list[bytes] = []
@@ -97,7 +97,7 @@ def test_streams_are_masked_where_a_secret_comes_in_pieces(env: SandboxedEnviron
     assert ran.stdout == "".join(told) == b"".join(raw).decode() == f"a ***{token}*** b\nok\ns3cr3"
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "python")
 def test_logs_screens_and_processes_are_masked(env: SandboxedEnvironment, token: str) -> None:
     ident = done(env.run(f'echo "${token}"; exec sleep 61', background=True)).id
     done(env.wait_for(id=ident, log="TOKEN|s3cr3t"))

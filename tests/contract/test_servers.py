@@ -42,7 +42,7 @@ def _nothing_is_left(env: SandboxedEnvironment) -> Iterator[None]:
             env.kill(command.id)
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "python")
 def test_a_server_in_the_background_is_told_once_with_its_command(env: SandboxedEnvironment) -> None:
     ident = done(env.run(f"{SERVER} 127.0.0.1 0.1", background=True)).id
     answer = env.wait_for(id=ident, log=r"port (\d+)")
@@ -56,7 +56,7 @@ def test_a_server_in_the_background_is_told_once_with_its_command(env: Sandboxed
     assert not listening(env.run("true"))
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "python")
 def test_one_that_comes_back_is_told_again(env: SandboxedEnvironment) -> None:
     ident = done(env.run(f"{SERVER} 0.0.0.0 0 x", session=None, wait_seconds=0.0)).id
     answer = env.wait_for(id=ident, log=r"^port \d")
@@ -70,7 +70,7 @@ def test_one_that_comes_back_is_told_again(env: SandboxedEnvironment) -> None:
     done(env.kill(ident))
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "python")
 def test_one_that_a_command_leaves_behind_is_told(env: SandboxedEnvironment) -> None:
     ran = env.run(f"{SERVER} 0.0.0.0 0 > left.log & until grep -q port left.log; do sleep 0.02; done")
     ident = done(ran).id
@@ -97,7 +97,7 @@ for host in ("localhost", "127.0.0.1", "::1"):
 '"""
 
 
-@pytest.mark.needs("shell", "isolated")
+@pytest.mark.needs("shell", "isolated", "python")
 def test_localhost_refuses_where_nothing_listens(env: SandboxedEnvironment) -> None:
     """A11: the IPv6 try said "Cannot assign requested address", which points to a fault that is not there."""
     assert done(env.run(REFUSED)).output.splitlines() == [
@@ -105,7 +105,7 @@ def test_localhost_refuses_where_nothing_listens(env: SandboxedEnvironment) -> N
     ]
 
 
-@pytest.mark.needs("shell", "isolated")
+@pytest.mark.needs("shell", "isolated", "python")
 def test_a_server_on_ipv6_alone_is_told_with_its_address(env: SandboxedEnvironment) -> None:
     server = SERVER.replace("(sys.argv[1], 0)", "(sys.argv[1], 0), family=socket.AF_INET6")
     ident = done(env.run(f"{server} ::1 0.1", background=True)).id

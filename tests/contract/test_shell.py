@@ -39,6 +39,7 @@ def run(env: SandboxedEnvironment) -> Run:
 # --- sessions --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("bash")
 def test_folder_and_variables_carry_over(run: Run, env: SandboxedEnvironment, folder: str) -> None:
     ran = done(run(f"cd {folder}; export KEEP1='a \"b\" $c\n\\d é'; KEEP2=plain; keep3() {{ KEEP4=$KEEP2; }}"))
     assert ran.cwd == f"{folder_of(env)}/{folder}"
@@ -313,6 +314,7 @@ def test_a_shell_of_which_nothing_is_lost_says_nothing(env: SandboxedEnvironment
     assert not [n for n in answer.notices if n.code == "session_not_kept"]
 
 
+@pytest.mark.needs("debian")
 def test_a_folder_to_start_in_that_is_nearly_there(env: SandboxedEnvironment, folder: str) -> None:
     """The near miss and the missing part are named for a cwd as for a path."""
     done(env.write(f"{folder}/src/app.py", ""))

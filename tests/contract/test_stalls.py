@@ -6,7 +6,7 @@ import pytest
 
 from sandbox.environment.sandboxed import SandboxedEnvironment
 
-from .checks import codes_of, refused, seen_until
+from .checks import by_programs, codes_of, refused, seen_until
 
 pytestmark = pytest.mark.needs("shell")
 SERVER = "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); s.accept()'"
@@ -19,7 +19,7 @@ server[0].recv(1)'"""
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("command", "options", "cause", "hint"),
-    [
+    by_programs(
         ("read -r answer", {"pty": True}, "it waited for input (", "answer with send"),
         ("while ! read -r answer; do :; done", {}, "kept reading an input that has ended (", "printf 'y\\n' |"),
         ("while :; do :; done", {}, "it was computing (", "loop that does not end"),
@@ -33,7 +33,7 @@ server[0].recv(1)'"""
             "it waited for a lock (flock",
             "End what holds the lock",
         ),
-    ],
+    ),
 )
 def test_a_timeout_says_what_the_command_was_doing(
     env: SandboxedEnvironment, folder: str, command: str, options: dict[str, bool], cause: str, hint: str

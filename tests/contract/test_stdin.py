@@ -54,6 +54,7 @@ def test_a_binary_file_and_an_iterator(env: SandboxedEnvironment, tmp_path: Path
     assert done(env.run("cat; printf end", stdin=iter(()))).output == "end"
 
 
+@pytest.mark.needs("commands")
 def test_every_source_is_read_by_every_environment(env: SandboxedEnvironment) -> None:
     for source in (b"one\ntwo\n", "one\ntwo\n", io.BytesIO(b"one\ntwo\n"), iter([b"one\n", b"two\n"])):
         assert done(env.run("cat", stdin=source)).output == "one\ntwo\n"

@@ -43,7 +43,7 @@ def test_processor_time_is_told_and_held(env: SandboxedEnvironment) -> None:
     ran = done(env.run("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"))
     assert ran.cpu_seconds is not None
     assert 0.02 < ran.cpu_seconds < 20
-    assert (ran.max_rss_bytes or 0) > 1 << 20
+    assert (ran.max_rss_bytes or 0) > 1 << 18
     failure = refused(
         env.run("echo begun; while :; do :; done", cpu_seconds=0.5, timeout_seconds=60),
         "cpu_limit", "the limit is 0.5 s", "Nothing it started is left running.", "This limit cannot be raised from here",
@@ -55,7 +55,7 @@ def test_processor_time_is_told_and_held(env: SandboxedEnvironment) -> None:
     late = refused(env.run("while :; do :; done", timeout_seconds=0.5), "timeout", effects="unknown")
     assert so_far(late).cpu_seconds > 0, "however little of a busy machine it had"
     size = so_far(late).max_rss_bytes
-    assert size is None or size > 1 << 20  # the answer did not wait for the runner's report
+    assert size is None or size > 1 << 18  # the answer did not wait for the runner's report
 
 
 @pytest.mark.needs("shell")

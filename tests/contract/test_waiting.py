@@ -63,6 +63,7 @@ def test_a_file_that_is_there(env: SandboxedEnvironment, folder: str) -> None:
     refused(env.wait_for(file="/etc/passwd"), "path_outside_roots")
 
 
+@pytest.mark.needs("commands")
 def test_a_line_that_was_printed(env: SandboxedEnvironment) -> None:
     ident = done(env.run("printf 'hello\\n'", session=None)).id
     seen = done(env.wait_for(id=ident, log="ell"))
@@ -79,7 +80,7 @@ def test_a_line_that_was_printed(env: SandboxedEnvironment) -> None:
 # --- what only real commands do -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "python")
 def test_a_port(env: SandboxedEnvironment) -> None:
     port = next(_ports)
     refused(env.wait_for(port=port, timeout_seconds=0.1), "not_ready", f"port {port} is still not open")

@@ -29,6 +29,7 @@ def running(env: SandboxedEnvironment, number: int) -> bool:
     return done(env.run(seen, session=None)).output != "0\n"
 
 
+@pytest.mark.needs("commands")
 def test_output_is_told(env: SandboxedEnvironment) -> None:
     told: list[tuple[str, str]] = []
     ran = done(env.run("printf out; printf err >&2", on_output=lambda stream, text: told.append((stream, text))))
@@ -46,6 +47,7 @@ def test_output_of_the_background_is_not_watched(env: SandboxedEnvironment) -> N
     refused(env.run("printf hello", background=True, on_output=print), "invalid_arguments", "logs")
 
 
+@pytest.mark.needs("commands")
 def test_an_onlooker_sees_the_output_that_nobody_else_watches(env: SandboxedEnvironment) -> None:
     """UX 5: the live view sees what the commands of tools print, of which these know nothing."""
     seen: list[str] = []
@@ -95,7 +97,7 @@ def test_characters_stay_whole(env: SandboxedEnvironment) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "python")
 def test_pipes_made_larger_are_taken_whole_at_the_end(env: SandboxedEnvironment) -> None:
     program = "import fcntl,os\nfor fd in (1,2):\n fcntl.fcntl(fd,1031,1<<20)\n os.write(fd,b'x'*(1<<20))"
     told: list[str] = []
@@ -149,6 +151,7 @@ def test_what_the_callback_raises_stops_the_command(env: SandboxedEnvironment) -
 # --- asyncio -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.needs("commands")
 def test_operations_are_coroutines(env: SandboxedEnvironment, folder: str) -> None:
     async def work() -> None:
         aio = AsyncEnvironment(env)
@@ -167,6 +170,7 @@ def test_operations_are_coroutines(env: SandboxedEnvironment, folder: str) -> No
     asyncio.run(work())
 
 
+@pytest.mark.needs("commands")
 def test_execute_is_the_same_as_a_coroutine(env: SandboxedEnvironment, folder: str) -> None:
     async def work() -> None:
         aio = AsyncEnvironment(env)

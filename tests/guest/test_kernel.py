@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.guest import kernel
+from sandbox.guest.system_calls import ARCH, MACHINES, numbers
 
-X86, ARM = kernel._ARCH["x86_64"], kernel._ARCH["aarch64"]
+X86, ARM = ARCH["x86_64"], ARCH["aarch64"]
 ALLOW = 0x7FFF0000
 ROOT = str(Path(__file__).parents[2])
 
@@ -78,9 +79,10 @@ def test_what_is_blocked_on_x86_64(name: str) -> None:
 
 @pytest.mark.parametrize(("machine", "arch"), [("x86_64", X86), ("aarch64", ARM)])
 def test_every_blocked_number_and_only_those(machine: str, arch: int) -> None:
-    blocked = set(kernel._BLOCKED[machine])
+    known = numbers(machine)
+    blocked = {known[name] for name in kernel.BLOCKED if name in known}
     for number in range(600):
-        if number == kernel._SOCKET[machine]:
+        if number == known["socket"]:
             continue
         assert verdict(machine, arch, number) == (refuse(errno.EPERM) if number in blocked else ALLOW), number
 
@@ -95,7 +97,7 @@ def test_sockets_by_family(family: int, high: int) -> None:
     # the kernel takes the low half only, and so must the filter
     for machine, arch in (("x86_64", X86), ("aarch64", ARM)):
         wanted = ALLOW if family in (1, 2, 10, 16) else refuse(errno.EAFNOSUPPORT)
-        assert verdict(machine, arch, kernel._SOCKET[machine], high << 32 | family) == wanted
+        assert verdict(machine, arch, numbers(machine)["socket"], high << 32 | family) == wanted
 
 
 @given(arch=st.integers(0, 2**32 - 1), number=st.integers(0, 2**32 - 1))
@@ -139,7 +141,7 @@ print("held")
 """
 
 
-@pytest.mark.skipif(kernel.MACHINE not in kernel._ARCH, reason="no table for this machine")
+@pytest.mark.skipif(kernel.MACHINE not in MACHINES, reason="no table for this machine")
 def test_the_kernel_takes_it() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHECK], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
+from sandbox.text.wording import value_text
 
 from .disk import Disk
 
@@ -23,10 +24,17 @@ _REFUSALS = (
 
 
 def check(limits: Limits, disk: Disk, places: Mapping[str, int], facts: Mapping[str, object]) -> None:
-    """Check that every limit is enforced. Raises SandboxError ``limit_not_enforced`` for the first that is not.
+    """Check that every limit and the filter of system calls are enforced. Raises SandboxError ``limit_not_enforced`` for the first
+    that is not.
 
     ``places`` maps further places to their sizes in bytes. ``facts`` is the guest's HELLO.
     """
+    if facts.get("filtered") is not True:
+        raise SandboxError(
+            ErrorCode.limit_not_enforced,
+            f"The guest has no filter of system calls for the machine of this engine ({value_text(facts.get('machine'))}).",
+            "Use an engine on x86_64 or aarch64.",
+        )
     asked: dict[str, float] = {
         "memory_bytes": limits.memory_bytes,
         "swap_bytes": 0,

@@ -8,6 +8,15 @@ from sandbox.text.wording import duration, size
 
 # Behind what a sandbox is, wherever commands run in one.
 COMMANDS = "Commands run in /bin/bash where the image has it; relative paths start at the workspace."
+_IN_SH = "Commands run in a plain POSIX sh: the image has no bash. Relative paths start at the workspace."
+_NOWHERE = "No command text can be run: the image has no shell. Relative paths start at the workspace."
+
+
+def commands_words(shell: object) -> str:
+    """Return a sentence on the shell of commands, by its path as the guest gives it ("" if there is none)."""
+    if shell == "":
+        return _NOWHERE
+    return _IN_SH if isinstance(shell, str) and shell.endswith("/sh") else COMMANDS
 
 
 def limits_words(limits: Limits, found: Description) -> str:

@@ -65,7 +65,7 @@ class Processes:
         # No more processors than this can work at the same time.
         self.cpus = max(1.0, float(place.limits["cpus"] if self.isolated else os.cpu_count() or 1))
         self.starts = 0
-        self.shell = sessions.find_shell()
+        self.shell = sessions.find_shell(place.environ.get("PATH", ""))
         self.sessions = sessions.SessionTable(place, self.isolated)
         self.find_wait: Examine = _find_nothing
         self.find_stall: Examine = _find_nothing

@@ -281,8 +281,23 @@ class RunRequest:
             if not self._args.get("cwd"):
                 fault.fields["reset"] = True
                 self._session.cwd = os.fsdecode(self._processes.place.workspace)
-        elif self._args.get("argv"):
-            fault.fields["program"] = self._args["argv"][0]
+        elif fault.fields.get("stage") == "exec":
+            self._explain_program(fault)
+
+    def _explain_program(self, fault: Fault) -> None:
+        """Add which program could not be started, and why. A shell that cannot be started is as good as none."""
+        from .start_problems import explain_start
+
+        argv, shell = self._args.get("argv"), self._processes.shell
+        program = argv[0] if argv else shell[0] if shell is not None else ""
+        fault.fields["program"] = program
+        if fault.code in ("program_not_found", "program_not_executable"):
+            path = {**self._session.env, **self._own_env()}.get("PATH", "/bin:/usr/bin")
+            cwd = os.path.join(self._session.cwd, self._args.get("cwd") or "")
+            with self._processes.spawner.acting_as(self._session.user):
+                fault.fields |= explain_start(program, path, cwd)
+            if not argv:
+                fault.code = "shell_not_found"
 
     def _explain_missing(self, folder: str, number: int) -> dict[str, Any]:
         """Explain why a command cannot start in a folder, which may be anywhere in the sandbox."""

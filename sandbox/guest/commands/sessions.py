@@ -60,6 +60,8 @@ _PRELUDE = (
 )
 # For a command whose state nothing carries over.
 _PRELUDE_WITHOUT_STATE = """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
+# busybox counts the lines of what it evaluates from 0: the command gets a line more, which is the second argument.
+_FIRST_LINE = """__gamebox_command=$1; [ "${LINENO-}" != 0 ] || __gamebox_command=$2$1; shift 2;"""
 # bash asks the user database for SHELL, unless it is in the environment, and does not export it.
 _UNEXPORT_SHELL = "builtin export -n SHELL; "
 # Variables that the shell sets for itself and a session does not keep: exported ones, then the others. IFS and PS4 would affect the
@@ -192,11 +194,15 @@ class SessionTable:
                 session.functions, session.variables = state["functions"], dict(state["variables"])
 
 
-def find_shell() -> tuple[str, int] | None:
-    """Return the path of the shell and the descriptor for its state; None in an image without a shell."""
-    for path, fd in _SHELLS:
-        if os.access(path, os.X_OK):
-            return path, fd
+def find_shell(path: str = "") -> tuple[str, int] | None:
+    """Return the path of the shell and the descriptor for its state; None in an image without a shell.
+
+    ``path`` is the image's PATH, whose folders count where no shell is at a usual place.
+    """
+    others = [(os.path.join(folder, "sh"), 9) for folder in path.split(":") if folder.startswith("/")]
+    for program, fd in (*_SHELLS, *others):
+        if os.path.isfile(program) and os.access(program, os.X_OK):
+            return program, fd
     return None
 
 
@@ -215,7 +221,7 @@ def build_shell_argv(
     """
     bash = is_bash(shell)
     text = _build_text(bash, fd, bool(carried), unexport_shell)
-    return [shell, "-c", text, os.path.basename(shell), command, *(carried if bash else ())]
+    return [shell, "-c", text, os.path.basename(shell), command, *(carried if bash else ("\n",))]
 
 
 def _build_text(bash: bool, fd: int | None, carries: bool, unexport_shell: bool) -> str:
@@ -223,6 +229,8 @@ def _build_text(bash: bool, fd: int | None, carries: bool, unexport_shell: bool)
     text = text.replace("FD", str(fd)).replace("BUILTIN", "builtin " if bash else "")
     text = text.replace("DUMP", DUMP if bash else DUMP_NOTHING)
     text = text.replace("LOCAL", _UNEXPORT_SHELL if unexport_shell else "")
+    if not bash:
+        text = text.replace("__gamebox_command=$1; shift;", _FIRST_LINE)
     return text.replace("RESTORE", RESTORE if bash and carries else "")
 
 

@@ -15,9 +15,9 @@ from functools import lru_cache
 
 from ..loop.context import Place
 from ..protocol.faults import Fault, fault_of
+from ..system_calls import OPENAT2
 
 RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS = 0x08, 0x02
-SYS_OPENAT2 = 437  # the same on x86_64 and aarch64
 PATH_MAX, NAME_MAX = 4096, 255
 LINK_BUDGET = 40  # as many as Linux follows (path_resolution(7))
 RESTART_BUDGET = 256  # how often the walk may restart for a `..`; each restart costs the components before it
@@ -34,7 +34,7 @@ def openat2(dir_fd: int, path: bytes, flags: int) -> int:
     """Open ``path`` beneath ``dir_fd``. Raises OSError: EXDEV if it leads out, ENOSYS or EPERM if the call is not available."""
     how = _OpenHow(flags, 0, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
     while True:
-        fd: int = _libc.syscall(SYS_OPENAT2, dir_fd, path, ctypes.byref(how), ctypes.sizeof(how))
+        fd: int = _libc.syscall(OPENAT2, dir_fd, path, ctypes.byref(how), ctypes.sizeof(how))
         number = ctypes.get_errno()
         if fd >= 0:
             return fd

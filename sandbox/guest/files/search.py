@@ -44,7 +44,7 @@ def search(call: Call) -> dict[str, Any]:
         try:
             done = _run(call, ripgrep_argv(args, is_folder), fd, is_folder)
         except Fault as fault:
-            if fault.code != "program_not_found":
+            if fault.code not in ("program_not_found", "program_not_executable"):
                 raise
             engine = "builtin"
             done = _run(call, _builtin_argv(call, args, is_folder), fd, is_folder)
@@ -61,7 +61,7 @@ def search(call: Call) -> dict[str, Any]:
                 more = _search_skipped_files(call, roots, args, fd, deadline)
     finally:
         os.close(fd)
-    result |= {**more, "unreadable": engine == "ripgrep" and done.exit_code == 2 and not done.stderr.strip()}
+    result |= {**more, "unreadable": done.exit_code == 2 and not done.stderr.strip()}
     if done.timed_out:
         raise Fault("timeout", result=result, seconds=SECONDS)
     _raise_for(done, result, args)

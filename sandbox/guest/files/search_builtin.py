@@ -25,7 +25,10 @@ LINE_CHARS = 2000  # characters of a longer line that are returned around the ma
 
 
 class Search:
-    """One search; it ends when ``left``, the number of matches still wanted, is 0. ``emit`` receives the events."""
+    """One search; it ends when ``left``, the number of matches still wanted, is 0. ``emit`` receives the events.
+
+    ``unreadable`` says whether a file or folder was left out because it could not be read.
+    """
 
     def __init__(self, request: dict[str, Any], emit: Callable[..., None]) -> None:
         self._emit = emit
@@ -35,10 +38,11 @@ class Search:
         self.glob: str | None = request.get("glob")
         self.context = int(request.get("context_lines", 0))
         self.left = int(request.get("max_matches", 100)) + 1
+        self.unreadable = False
 
     def search_folder(self) -> None:
         """Search everything below the working folder that the glob allows."""
-        for item in walk(os.open(b".", DIRECTORY), accept=lambda name: name != b".git"):
+        for item in walk(os.open(b".", DIRECTORY), on_skip=self._skip, accept=lambda name: name != b".git"):
             if self.left <= 0:
                 return
             if stat.S_ISREG(item.status.st_mode) and self.allows(os.fsdecode(item.path)):
@@ -46,11 +50,17 @@ class Search:
                     fd = os.open(
                         item.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=item.folder_fd
                     )
-                except OSError:  # unreadable, or gone
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    self._skip(item.path)
                     continue
                 with open(fd, "rb") as file:
                     if stat.S_ISREG(os.fstat(fd).st_mode):  # it may have been replaced meanwhile
                         self.search_file(file, b"./" + item.path)
+
+    def _skip(self, _: bytes) -> None:
+        self.unreadable = True
 
     def allows(self, path: str) -> bool:
         """Return whether the glob allows the file ``path``, relative to the folder."""
@@ -123,7 +133,9 @@ def event(kind: str, path: bytes, number: int = 0, line: str = "", at: int = 0) 
 
 
 def main() -> int:
-    """Search as the argument says. Returns ripgrep's exit status: 2, with the reason on stderr, for an invalid pattern."""
+    """Search as the argument says. Returns ripgrep's exit status: 2, with the reason on stderr, for an invalid pattern; 2 alone
+    if something could not be read.
+    """
     request = json.loads(sys.argv[1])
     try:
         search = Search(request, print_event)
@@ -134,7 +146,7 @@ def main() -> int:
         search.search_folder()
     else:
         search.search_file(sys.stdin.buffer, b"-")
-    return 0
+    return 2 if search.unreadable else 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import struct
 import time
 
 from ..kernel import MACHINE
+from ..system_calls import numbers
 from . import sockets
 from .procfs import group_by_parent, list_below, read_all_stats, read_file, read_stat
 
@@ -27,43 +28,7 @@ SAMPLE_SECONDS = 0.01
 LEAST_READS, MANY_READS = 5, 1000
 # Which explanation wins if several processes wait for different things: first what the caller can do something about.
 RANK = ("stdin", "lock", "socket", "cpu", "disk", "sleep", "other", "child")
-# The numbers of the system calls that are explained, on x86_64 and on aarch64 (None: aarch64 does not have it).
-_NUMBERS: dict[str, tuple[int, int | None]] = {
-    "read": (0, 63),
-    "readv": (19, 65),
-    "pread64": (17, 67),
-    "write": (1, 64),
-    "writev": (20, 66),
-    "poll": (7, None),
-    "select": (23, None),
-    "pselect6": (270, 72),
-    "ppoll": (271, 73),
-    "epoll_wait": (232, None),
-    "epoll_pwait": (281, 22),
-    "nanosleep": (35, 101),
-    "clock_nanosleep": (230, 115),
-    "pause": (34, None),
-    "wait4": (61, 260),
-    "waitid": (247, 95),
-    "flock": (73, 32),
-    "fcntl": (72, 25),
-    "futex": (202, 98),
-    "accept": (43, 202),
-    "accept4": (288, 242),
-    "connect": (42, 203),
-    "recvfrom": (45, 207),
-    "recvmsg": (47, 212),
-    "sendto": (44, 206),
-    "sendmsg": (46, 211),
-    "openat": (257, 56),
-    "rt_sigsuspend": (130, 133),
-    "rt_sigtimedwait": (128, 137),
-    "restart_syscall": (219, 128),
-}
-_MACHINES = ("x86_64", "aarch64")
-SYSCALLS = (
-    {numbers[_MACHINES.index(MACHINE)]: name for name, numbers in _NUMBERS.items()} if MACHINE in _MACHINES else {}
-)
+SYSCALLS = {number: name for name, number in numbers(MACHINE).items()}
 _ON_SOCKETS = {"accept", "accept4", "connect", "recvfrom", "recvmsg", "sendto", "sendmsg"}
 _READS, _WRITES = {"read", "readv", "pread64"}, {"write", "writev"}
 _SLEEPS = {"nanosleep", "clock_nanosleep", "restart_syscall"}

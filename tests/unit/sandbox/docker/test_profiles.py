@@ -56,11 +56,22 @@ DISK = Disk("memory", (("/workspace", 192 * MIB), ("/home/agent", 64 * MIB)))
 FACTS: dict[str, Any] = {
     "memory_bytes": 512 * MIB, "swap_bytes": 0, "pids": 512, "cpus": 1.5, "open_files": 4096, "file_bytes": 1 << 30,
     "places": {"/workspace": 192 * MIB, "/home/agent": 64 * MIB, "/tmp": 64 * MIB}, "boot_id": "x",
+    "machine": "x86_64", "filtered": True,
 }  # fmt: skip
 
 
 def test_what_was_asked_passes() -> None:
     enforcement.check(LIMITS, DISK, {"/tmp": 64 * MIB}, FACTS)
+
+
+@pytest.mark.parametrize("said", [{"machine": "sparc64", "filtered": False}, {"machine": "sparc64", "filtered": 1}, {}])
+def test_a_machine_without_a_filter_of_system_calls_is_refused(said: dict[str, Any]) -> None:
+    facts = {name: fact for name, fact in FACTS.items() if name not in ("machine", "filtered")} | said
+    with pytest.raises(SandboxError) as caught:
+        enforcement.check(LIMITS, DISK, {}, facts)
+    assert caught.value.code is ErrorCode.limit_not_enforced
+    assert "x86_64 or aarch64" in caught.value.hint
+    assert ("sparc64" in caught.value.message) == ("machine" in said)
 
 
 @pytest.mark.parametrize("name", ["memory_bytes", "swap_bytes", "pids", "cpus", "open_files", "file_bytes"])
