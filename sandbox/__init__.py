@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .moved import MOVED, keep_old_paths
@@ -102,6 +103,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'sandbox' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name], __name__), name)
+    loading = sys.modules.get("sandbox.environment.parts.loading")
+    if loading is not None:  # with an environment comes all that its first operation needs: a start is not the time to load it
+        loading.load()
     globals()[name] = value
     return value
 

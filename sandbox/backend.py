@@ -16,13 +16,17 @@ from .errors import SandboxUnavailableError
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """What the environment adds to what a backend was made with. ``names`` lead to services, ``variables`` are for commands."""
+    """What the environment adds to what a backend was made with. ``names`` lead to services, ``variables`` are for commands.
+
+    ``meanwhile`` is called before the longest wait of the start; it returns at once.
+    """
 
     network: Network
     is_paused: Callable[[], bool]
     names: tuple[Name, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     stands_by: bool = False  # nobody uses it yet, see ``serve``
+    meanwhile: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

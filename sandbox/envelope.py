@@ -15,14 +15,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, StrEnum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict
-from pydantic_core import to_jsonable_python
-
 from sandbox.text.excerpt import SHOWN_CHARS, without_middle
-from sandbox.text.masking import Mask, map_texts
 
 from .errors import ErrorCode, SandboxError, SandboxUnavailableError
 
@@ -35,25 +31,6 @@ Effects = Literal["none", "partial", "unknown"]
 def now() -> str:
     """Return the present time as ISO 8601 with milliseconds and a zone offset."""
     return datetime.now(UTC).astimezone().isoformat(timespec="milliseconds")
-
-
-class Result(BaseModel):
-    """Base of all results: frozen; fields the sandbox sends beyond the known ones are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    def to_text(self, chars: int = SHOWN_CHARS) -> str:
-        """Return what a model is shown of it, in about ``chars`` characters."""
-        return without_middle(self._words(), chars)
-
-    def masked(self, mask: Mask) -> Self:
-        """Return the same with every secret in its texts and bytes masked."""
-        masked: Self = map_texts(self, mask.text, mask.whole)
-        return masked
-
-    def _words(self) -> str:
-        """Return all of it as text: JSON, if the result is for the host's own code alone."""
-        return json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +238,8 @@ def jsonable(value: Any, depth: int = 0) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: jsonable(getattr(value, each.name, None), depth + 1) for each in fields(value)}
     if isinstance(value, _WITH_JSON_FORM):
+        from pydantic_core import to_jsonable_python
+
         return to_jsonable_python(value)
     return repr(value)
 
@@ -283,8 +262,8 @@ def _short(text: str) -> str:
 
 def _text_of(result: Any, chars: int) -> str:
     """Return the result in its own words if it has any. What is cut is cut only once, in the middle or at the end."""
-    if isinstance(result, Result):
-        return result.to_text(chars)
+    if getattr(type(result), "cuts_itself", False):
+        return str(result.to_text(chars))
     if hasattr(result, "to_text"):
         return without_middle(str(result.to_text()), chars)
     if isinstance(result, Mapping) and "output" in result:  # both streams are in it
@@ -296,7 +275,7 @@ def _text_of(result: Any, chars: int) -> str:
 
 def _notice_lines(envelope: Success[Any] | Failure[Any], text: str) -> list[str]:
     """Return a line for each notice, except for those that ``text``, the result as shown, already has."""
-    says_itself = isinstance(envelope.result, Result) or "left out here" in text
+    says_itself = getattr(type(envelope.result), "cuts_itself", False) or "left out here" in text
     ident = getattr(envelope.result, "id", None)
     own_end = f"The command {ident} " if ident and not getattr(envelope.result, "running", True) else None
     shown = [

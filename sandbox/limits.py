@@ -23,6 +23,8 @@ DISK_BYTES = 16 * GIB
 _MOST = 1 << 63
 # What a timer of a command can be set for: three years.
 MOST_SECONDS = 1e8
+# How long the guest may be silent in an operation without a deadline of its own. Files move at hundreds of MiB a second here.
+SILENCE_SECONDS = 30.0
 # An answer has room for no more output (64 MiB, of which 4 for everything else).
 MOST_KEPT_BYTES = 60 * MIB
 

@@ -13,13 +13,15 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from sandbox.environment.methods import OperationMethods
 
 from .envelope import Envelope
 from .errors import ErrorCode, SandboxError
-from .operations import BrowseResult, RunResult, WaitForResult
+
+if TYPE_CHECKING:
+    from .operations import BrowseResult, RunResult, WaitForResult
 
 T = TypeVar("T")
 

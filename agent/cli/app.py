@@ -17,6 +17,7 @@ from sandbox.cli.status_line import terminal
 from .config import load_defaults
 from .help import HelpfulGroup, keep_examples_whole
 from .lazy_commands import LazyCommand, LazyCommands
+from .plain_values import keep_plain_values
 
 # Commands that start a sandbox or look for one.
 _SLOW = ("run", "exec", "shell", "cp", "logs", "agent", "batch", "demo")
@@ -84,6 +85,7 @@ class Commands(HelpfulGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        keep_plain_values(self)
         self._lazy = LazyCommands({name: lazy or self.commands[name] for name, lazy in _COMMANDS.items()})
         self.commands = self._lazy
 
@@ -240,7 +242,48 @@ def main(args: list[str] | None = None) -> Any:
     With --json an error is also printed as the failure envelope to standard output.
     """
     if args is None:
-        _collect_rarely()
+        return _whole_process()
+    return _command_line(args)
+
+
+def _whole_process() -> Any:
+    """Run the command line that this process is for, and leave without taking apart what Python has made for it.
+
+    A short command would spend a quarter of its processor time on looking for garbage and on freeing everything at its end.
+    """
+    gc.set_threshold(200_000)  # more than a short command makes
+    ending = _Ending()
+    # Functions that are registered later are called before it; one that was registered earlier must not be left out.
+    ending.is_last = getattr(atexit, "_ncallbacks", lambda: 1)() == 0
+    atexit.register(ending.leave)
+    try:
+        return _command_line(None)
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            ending.status = leaving.code or 0
+        raise
+
+
+class _Ending:
+    """The end of this process. ``status`` is what it exits with, None as long as Python has to find that out."""
+
+    status: int | None = None
+    is_last = False  # nothing else is to be done at the end
+
+    def leave(self) -> None:
+        """Exit now if the status is known and everything is written; else the interpreter goes on with its own end."""
+        if self.status is None or not self.is_last:
+            gc.freeze()
+            return
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            return
+        os._exit(self.status & 0xFF)
+
+
+def _command_line(args: list[str] | None) -> Any:
     _speak_utf8()
     arguments = sys.argv[1:] if args is None else args
     as_json = _asks_for_json(arguments)
@@ -299,12 +342,6 @@ def _say(text: str) -> None:
         sys.stderr.flush()
     except OSError:  # the terminal is gone, too
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
-def _collect_rarely() -> None:
-    """Have Python look for garbage rarely in this process, and not at its end: a quarter of what a short command computes."""
-    gc.set_threshold(50_000)
-    atexit.register(gc.freeze)
 
 
 def _speak_utf8() -> None:

@@ -11,6 +11,7 @@ import typer
 from typer.models import DefaultPlaceholder
 
 from .help import HelpfulGroup, keep_examples_whole
+from .plain_values import keep_plain_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class LazyCommand:
         keep_examples_whole(found)
         command = typer.main.get_command(found)
         command.name = name
+        keep_plain_values(command)
         return command
 
 

@@ -19,14 +19,11 @@ from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, Unpack, runtime_checkable
 
-from pydantic import ValidationError
-
 from sandbox import operations as op
 from sandbox.argument_types import UNLIMITED
 from sandbox.envelope import Envelope, Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.messages import arguments as argument_words
-from sandbox.operations import OPERATIONS, HostArguments, Request, schema_of
 from sandbox.pipe.watching import CancelToken, Watch
 from sandbox.readers import Hint
 from sandbox.state.methods import StateMethods
@@ -48,6 +45,8 @@ from .methods import OperationMethods
 from .parts.secrets import Secrets
 
 if TYPE_CHECKING:
+    from pydantic import ValidationError
+
     from sandbox.network.connections import Connection
 
 log = logging.getLogger(__name__)
@@ -137,7 +136,7 @@ class Environment(OperationMethods, StateMethods):
                 "Do without this action, or explain to the user why it is needed.",
             ).to_dict()
         operation = getattr(action, "operation", None)
-        if operation is not None and operation in OPERATIONS:
+        if operation is not None and operation in op.OPERATIONS:
             return self._operate(action, operation, args, metadata)
         with hearing() as heard:
             answer = self._call(action, args, metadata, started)
@@ -188,7 +187,7 @@ class Environment(OperationMethods, StateMethods):
         self, action: ActionLike, operation: str, args: Mapping[str, Any], metadata: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Carry out an action that is bound to an operation."""
-        if refused := sorted(OPERATIONS[operation].host_only() & set(args)):
+        if refused := sorted(op.OPERATIONS[operation].host_only() & set(args)):
             return _invalid(action, f"{action.name} has no argument {', '.join(refused)}.").to_dict()
         if args.get("timeout_seconds") in (UNLIMITED, math.inf):
             return _invalid(action, f"timeout_seconds of {action.name} must be a number of seconds.").to_dict()
@@ -259,34 +258,36 @@ class Environment(OperationMethods, StateMethods):
         except SandboxError as error:
             return failure_of_request(request, error, started)
 
-    def validated(self, operation: str, args: Mapping[str, Any]) -> Request | Failure[Any]:
+    def validated(self, operation: str, args: Mapping[str, Any]) -> op.Request | Failure[Any]:
         """Return the request of an operation by name, or why it is none."""
         given: tuple[object, object] = operation, args  # by callers whose types nobody has checked
-        kind = OPERATIONS.get(operation) if isinstance(given[0], str) else None
+        kind = op.OPERATIONS.get(operation) if isinstance(given[0], str) else None
         if kind is None:
             message = f"There is no operation {value_text(operation)}."
-            return Failure[Any](ErrorCode.unknown_tool, message, f"Use one of: {', '.join(OPERATIONS)}.")
+            return Failure[Any](ErrorCode.unknown_tool, message, f"Use one of: {', '.join(op.OPERATIONS)}.")
         if not isinstance(given[1], Mapping):
             return Failure[Any](
                 ErrorCode.invalid_arguments,
                 f"The arguments of {operation} must be an object, not {type(args).__name__}.",
                 f"Call {operation} again with arguments that fit its schema.",
-                schema=schema_of(kind),
+                schema=op.schema_of(kind),
             )
-        if not isinstance(args, HostArguments) and (refused := _host_only(kind, args)):
+        if not isinstance(args, op.HostArguments) and (refused := _host_only(kind, args)):
             return Failure[Any](
                 ErrorCode.invalid_arguments,
                 f"Only the host's program may give {operation} the argument {refused!r}.",
                 Hint(f"Call {operation} without it.", host=f"Call env.{operation}(...), or leave it out."),
                 next_tool=operation,
-                schema=schema_of(kind),
+                schema=op.schema_of(kind),
             )
+        from pydantic import ValidationError
+
         try:
             return kind.model_validate(dict(args))
         except ValidationError as error:
             return invalid_arguments(kind, error, self.hidden.mask.text)
 
-    def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:
+    def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:
         """Carry out a validated request, with host-only arguments, too: it is for the host's program, not for what a model sent.
 
         Raises SandboxError for what ``execute`` answers as a failure, except what happened within the sandbox, and TypeError for
@@ -295,16 +296,20 @@ class Environment(OperationMethods, StateMethods):
         check_request(request, watch)
         raise _unsupported(request.operation)
 
-    def _answered(self, kind: type[Request], work: Callable[[float], Envelope[T]]) -> Envelope[T]:
+    def _answered(self, kind: type[op.Request], work: Callable[[float], Envelope[T]]) -> Envelope[T]:
         """Return what ``work`` answers, or the failure for what it raised; ``work`` is given the present time (monotonic)."""
+        from pydantic import ValidationError
+
         started = time.monotonic()
         try:
             return work(started)
         except (ValidationError, SandboxError, OSError) as error:
             return self._failed(kind, error, started)
 
-    def _failed(self, kind: type[Request], error: Exception, started: float) -> Failure[Any]:
+    def _failed(self, kind: type[op.Request], error: Exception, started: float) -> Failure[Any]:
         """Return the failure for what an operation raised. Raises what is none."""
+        from pydantic import ValidationError
+
         if isinstance(error, ValidationError):
             raise_if_wrong_call(kind, error)
             return invalid_arguments(kind, error, self.hidden.mask.text)
@@ -395,13 +400,13 @@ def _returned(value: Any) -> Any:
     return run_awaitable(value)
 
 
-def failure_of_request(request: Request, error: SandboxError, started: float) -> Failure[Any]:
+def failure_of_request(request: op.Request, error: SandboxError, started: float) -> Failure[Any]:
     """Return the failure for what ``perform`` raised; it began at ``started`` (monotonic)."""
-    schema = schema_of(type(request)) if error.code is ErrorCode.invalid_arguments else None
+    schema = op.schema_of(type(request)) if error.code is ErrorCode.invalid_arguments else None
     return Failure.of(error, duration_ms=(time.monotonic() - started) * 1000, schema=schema)
 
 
-def _host_only(kind: type[Request], args: Mapping[str, Any]) -> str | None:
+def _host_only(kind: type[op.Request], args: Mapping[str, Any]) -> str | None:
     """Return the first host-only argument whose value is not its default."""
     given = sorted(kind.host_only() & set(args))
     return next((name for name in given if args[name] is not kind.model_fields[name].default), None)
@@ -412,9 +417,9 @@ def _text_of(value: object) -> str:
     return value if isinstance(value, str) else value_text(value, most=sys.maxsize)
 
 
-def invalid_arguments(kind: type[Request], error: ValidationError, masked: Callable[[str], str]) -> Failure[Any]:
+def invalid_arguments(kind: type[op.Request], error: ValidationError, masked: Callable[[str], str]) -> Failure[Any]:
     """Return the failure that names each wrong argument and its value, and the schema. Texts are ``masked`` before they are cut."""
-    schema = schema_of(kind)
+    schema = op.schema_of(kind)
     return Failure[Any](
         ErrorCode.invalid_arguments,
         f"{'; '.join(_problem(kind, e, schema, masked) for e in error.errors(include_url=False)[:5])}.",
@@ -425,7 +430,7 @@ def invalid_arguments(kind: type[Request], error: ValidationError, masked: Calla
     )
 
 
-def _problem(kind: type[Request], error: Any, schema: Mapping[str, Any], masked: Callable[[str], str]) -> str:
+def _problem(kind: type[op.Request], error: Any, schema: Mapping[str, Any], masked: Callable[[str], str]) -> str:
     name = str(error["loc"][0]) if error["loc"] else "arguments"
     if error["type"] == "missing":
         return argument_words.missing(kind.operation, [name], schema)
@@ -458,7 +463,7 @@ def _unsupported(operation: str) -> SandboxError:
             "No tool for files, commands or pages works here: finish, and say that there is no sandbox.",
             host=f"Use {where}.",
         )
-        if operation in OPERATIONS and operation not in ("upload", "download")
+        if operation in op.OPERATIONS and operation not in ("upload", "download")
         else f"Use {where}.",
     )
 
@@ -467,7 +472,7 @@ def _bounded(operation: str, args: Mapping[str, Any], metadata: Mapping[str, Any
     """Return the arguments with the command's timeout limited to ``timeout_s`` of the metadata."""
     bound = metadata.get("timeout_s")
     bounded = dict(args)
-    if bound is not None and "timeout_seconds" in OPERATIONS[operation].model_fields:
+    if bound is not None and "timeout_seconds" in op.OPERATIONS[operation].model_fields:
         asked = bounded.get("timeout_seconds")
         bounded["timeout_seconds"] = min(asked, bound) if isinstance(asked, int | float) else bound
     return bounded

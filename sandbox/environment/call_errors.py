@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pydantic import ValidationError
-
+from sandbox import operations as op
 from sandbox.argument_types import check_types
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.operations import OPERATIONS, Request
 from sandbox.pipe.watching import CancelToken, Watch
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,13 +25,15 @@ T = TypeVar("T")
 _SINGLE = frozenset({str, bytes, bool, int, float})
 
 
-def check_call(request: type[Request], args: Mapping[str, Any]) -> None:
+def check_call(request: type[op.Request], args: Mapping[str, Any]) -> None:
     """Raise TypeError for an option that ``request`` does not have, one that is missing, or a value of a wrong type.
 
     A value of the right type that is out of range is not a wrong call: it is the failure ``invalid_arguments``.
     Nothing is converted, as JSON of models is: "5" is not a number, and 1 is not True. Any collection may be given as a list,
     any mapping as a dict, an int as a float.
     """
+    from pydantic import ValidationError
+
     for given, strict in ((dict(args), False), ({name: _plain(value) for name, value in args.items()}, True)):
         try:
             request.model_validate(given, strict=strict)
@@ -38,7 +41,7 @@ def check_call(request: type[Request], args: Mapping[str, Any]) -> None:
             raise_if_wrong_call(request, error)
 
 
-def raise_if_wrong_call(request: type[Request], error: ValidationError) -> None:
+def raise_if_wrong_call(request: type[op.Request], error: ValidationError) -> None:
     """Raise the TypeError of ``check_call`` if ``error`` has one."""
     problems = error.errors(include_url=False, include_context=False)
     name = request.operation
@@ -70,7 +73,7 @@ def explain_unknown_options(method: Callable[P, T]) -> Callable[P, T]:
 
 def check_request(request: object, watch: object) -> None:
     """Raise TypeError for what ``perform`` does not take."""
-    if not isinstance(request, Request):
+    if not isinstance(request, op.Request):
         given = type(request).__name__
         raise TypeError(
             f"perform(): request must be a Request such as Run(command='ls'), not {given}; execute() takes a name."
@@ -106,7 +109,7 @@ def raise_if_closed(answer: Envelope[Any]) -> None:
 def _unknown_option(operation: str, option: str) -> TypeError:
     from difflib import get_close_matches
 
-    known = list(OPERATIONS[operation].model_fields)
+    known = list(op.OPERATIONS[operation].model_fields)
     close = get_close_matches(option, known, n=1)
     meant = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
     return TypeError(f"{operation}() has no option {option!r}. {meant}")

@@ -16,7 +16,6 @@ from sandbox.argument_types import UNLIMITED
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import SandboxError
 from sandbox.network.ports import check_port
-from sandbox.operations import OPERATIONS, HostArguments
 from sandbox.pipe.following import CommandOutput, Following
 from sandbox.pipe.stdin import is_source
 from sandbox.pipe.watching import CancelToken, OnOutput, Watch
@@ -52,8 +51,8 @@ class OperationMethods(GeneratedMethods):
 
     def _carried_out(self, operation: str, args: Mapping[str, Any], watch: Watch | None) -> Envelope[Any]:
         """Return what ``execute`` answers. Raises TypeError for a wrong call, SandboxError ``sandbox_closed``."""
-        check_call(OPERATIONS[operation], args)
-        answer = self.execute(operation, HostArguments(args), watch=watch)
+        check_call(op.OPERATIONS[operation], args)
+        answer = self.execute(operation, op.HostArguments(args), watch=watch)
         raise_if_closed(answer)
         return answer
 

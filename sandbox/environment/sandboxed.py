@@ -7,18 +7,16 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sandbox import operations as op
 from sandbox.argument_types import check_types
 from sandbox.backend import Backend, GuestStream, StartRequest
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.interrupts import Shield
-from sandbox.limits import Limits
+from sandbox.limits import SILENCE_SECONDS, Limits
 from sandbox.messages.faults import violation
 from sandbox.network.policy import Network
-from sandbox.network.streams import Streams
-from sandbox.operations.base import SILENCE_SECONDS
 from sandbox.pipe import descriptors
 from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.transport import Transport
@@ -29,9 +27,13 @@ from .base import Approver
 from .parts.description import end_words, limits_words, readable_words
 from .parts.guest_operations import GuestHost
 from .parts.guest_transfers import GuestTransfers
+from .parts.loading import load_meanwhile
 from .parts.network import NetworkMethods, SandboxNetwork, check_network
 from .parts.pausing import Pause
 from .parts.services import SandboxServices
+
+if TYPE_CHECKING:
+    from sandbox.network.streams import Streams
 
 # A prompt is not kept waiting for what is left of the sandbox.
 LOOK_SECONDS = 1.0
@@ -153,7 +155,7 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
 
     def _request(self) -> StartRequest:
         names, variables = self._services.names(), self._services.variables()
-        return StartRequest(self.network, lambda: self._pause.on, names, variables)
+        return StartRequest(self.network, lambda: self._pause.on, names, variables, meanwhile=load_meanwhile)
 
     def _open(self, request: StartRequest) -> None:
         opened = self.backend.open(request)

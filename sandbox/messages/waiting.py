@@ -3,54 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from sandbox.errors import ErrorCode
 from sandbox.readers import Hint
 from sandbox.text.wording import Wording, count_of, duration, one_line
 
+if TYPE_CHECKING:
+    from .waiting_for import WaitingFor  # pydantic takes 60 ms to load
+
 Fields = Mapping[str, Any]
-Kind = Literal["stdin", "lock", "socket", "child", "cpu", "sleep", "disk", "other"]
-
-
-class WaitingFor(BaseModel):
-    """What a command waits for: the process ``pid`` explains it, and ``detail`` names the file, the address or the system call.
-
-    Read from /proc at one moment. ``cpu`` is a process that computes, ``lock`` a file lock or a wait for another thread.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    kind: Kind
-    pid: int = Field(ge=0)
-    program: str = Field("", max_length=64)
-    detail: str = Field("", max_length=16384)
-
-    def to_text(self) -> str:
-        """Return a clause: "waits for input on stdin (python3, process 12: the terminal)"."""
-        detail = f": {one_line(self.detail)}" if self.detail else ""
-        return f"{_CLAUSES[self.kind]} ({one_line(self.program) or 'a program'}, process {self.pid}{detail})"
-
-
-_CLAUSES: dict[Kind, str] = {
-    "stdin": "waits for input on stdin",
-    "lock": "waits for a lock",
-    "socket": "waits on a socket",
-    "child": "waits for a child process",
-    "cpu": "is computing",
-    "sleep": "sleeps",
-    "disk": "waits for the disk",
-    "other": "waits",
-}
 
 
 def parse_waiting_for(value: Any) -> WaitingFor | None:
     """Return the value that the guest sent; None for None and for an invalid one."""
+    from pydantic import ValidationError
+
+    from .waiting_for import WaitingFor
+
     try:
         return None if value is None else WaitingFor.model_validate(value)
     except ValidationError:
         return None
+
+
+def _wait_of(f: Fields) -> WaitingFor | None:
+    from .waiting_for import WaitingFor
+
+    wait = f.get("wait")
+    return wait if isinstance(wait, WaitingFor) else None
 
 
 def state_of(
@@ -67,8 +48,7 @@ def how_it_ended(f: Fields) -> str:
     """Return a clause about a command that has ended, from the fields that the guest sent: "ended with exit code 3"."""
     reason, seconds = f.get("reason"), f.get("seconds")
     if reason == "timeout" and isinstance(seconds, int | float):
-        wait = f.get("wait")
-        cause, _ = _cause(f, wait if isinstance(wait, WaitingFor) else None, f.get("ports") or [], "")
+        cause, _ = _cause(f, _wait_of(f), f.get("ports") or [], "")
         return f"was killed: it did not end within {seconds:g} seconds{cause.replace(': ', '; ', 1)}"
     known = {"cpu": "its processor time was used up", "disk": "the disk is full"}
     why = f" ({known.get(str(reason), reason)})" if reason else ""
@@ -79,14 +59,14 @@ def how_it_ended(f: Fields) -> str:
 
 def timed_out(f: Fields) -> Wording:
     """Word a command that did not end in time: what kept it from ending, and a next step that fits."""
-    seconds, wait, ports = f.get("seconds"), f.get("wait"), f.get("ports") or []
+    seconds, wait, ports = f.get("seconds"), _wait_of(f), f.get("ports") or []
     allowed = f"{seconds:g} second{'' if seconds == 1 else 's'}" if isinstance(seconds, int | float) else "its time"
     longer = f"timeout_seconds above {seconds:g}" if isinstance(seconds, int | float) else "a longer timeout_seconds"
     left = f.get("survivors")
     after = f"{left} of its processes could not be killed." if left else "Nothing it started is left running."
-    cause, hint = _cause(f, wait if isinstance(wait, WaitingFor) else None, ports, longer)
+    cause, hint = _cause(f, wait, ports, longer)
     if isinstance(seconds, int | float):
-        asks = bool(f.get("reads_end")) or (isinstance(wait, WaitingFor) and wait.kind == "stdin")
+        asks = bool(f.get("reads_end")) or (wait is not None and wait.kind == "stdin")
         cli = "Run it so that it asks nothing, as with -y." if asks else f"Give a --timeout above {seconds:g}."
         hint = Hint(hint, cli=cli)
     return Wording(f"The command did not end within {allowed} and was killed{cause}. {after}", hint, "run")
@@ -189,11 +169,11 @@ def _next_step(wait: WaitingFor | None, ident: str) -> str:
 
 def still_running(f: Fields) -> tuple[str, str]:
     """Return message and hint of the notice that a command still runs after ``wait_seconds``."""
-    wait, ident, seconds = f.get("wait"), str(f.get("id")), f.get("seconds")
+    wait, ident, seconds = _wait_of(f), str(f.get("id")), f.get("seconds")
     after = f"after {seconds:g} seconds" if isinstance(seconds, int | float) else "after its wait"
-    clause = f" and {wait.to_text()}" if isinstance(wait, WaitingFor) else ""
+    clause = "" if wait is None else f" and {wait.to_text()}"
     message = f"The command is still running {after} under the id {ident}{clause}."
-    return message, _next_step(wait if isinstance(wait, WaitingFor) else None, ident)
+    return message, _next_step(wait, ident)
 
 
 def cannot_send(f: Fields) -> Wording:

@@ -1,92 +1,96 @@
 """The operations of a sandbox: each a typed request and a typed result, declared where they stand, one file per family.
 
+They load when the first of them is used: pydantic takes 60 ms of a processor to load, and the types as long again, which is time
+that a sandbox needs to start (see ``load``).
+
 A request's docstring and field descriptions are what a model reads; ``OPERATIONS`` is the table from which tools, methods and the
 wire are made (``table``). Paths may be relative (to the working folder of the sandbox) or absolute inside its roots.
 """
 
 from __future__ import annotations
 
-from sandbox.envelope import Result
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-# In the order in which models are offered them.
-from . import files, commands, terminals, waiting, pages, usage  # noqa: F401  # isort: skip
-from .base import Change, HostArguments, Request
-from .commands import (
-    EndSession,
-    EndSessionResult,
-    Kill,
-    KillResult,
-    Logs,
-    LogsResult,
-    OomVictim,
-    OpenSession,
-    OpenSessionResult,
-    Run,
-    RunResult,
-    Sessions,
-    SessionsResult,
-    SessionState,
-)
-from .files import (
-    Candidate,
-    Delete,
-    DeleteResult,
-    Download,
-    DownloadResult,
-    Edit,
-    EditResult,
-    Entry,
-    FileType,
-    List,
-    ListDetails,
-    ListDetailsResult,
-    ListResult,
-    MakeDir,
-    MakeDirResult,
-    Match,
-    Move,
-    MoveResult,
-    Read,
-    ReadResult,
-    Search,
-    SearchResult,
-    Stat,
-    StatResult,
-    Upload,
-    UploadResult,
-    Write,
-    WriteResult,
-)
-from .pages import (
-    Browse,
-    BrowseInteract,
-    BrowseResult,
-    ConsoleMessage,
-    FailedRequest,
-    InteractResult,
-    Link,
-    PageDialog,
-    PageStep,
-    PageTab,
-    Screenshot,
-    ScreenshotResult,
-    StepResult,
-)
-from .state import (
-    ChangedPath,
-    ChangesResult,
-    CheckpointResult,
-    CheckpointsResult,
-    DeletedCheckpointResult,
-    ForkResult,
-    PatchResult,
-    RollbackResult,
-    SavedCheckpointResult,
-)
-from .table import OPERATIONS, operation, schema_of
-from .terminals import Resize, ResizeResult, Screen, ScreenResult, Send, SendResult
-from .usage import PlaceUsage, Usage, UsageResult
-from .waiting import ListedCommand, Port, Process, Processes, ProcessesResult, WaitFor, WaitForResult
+if TYPE_CHECKING:
+    from .base import Change, HostArguments, Request
+    from .commands import (
+        EndSession,
+        EndSessionResult,
+        Kill,
+        KillResult,
+        Logs,
+        LogsResult,
+        OomVictim,
+        OpenSession,
+        OpenSessionResult,
+        Run,
+        RunResult,
+        Sessions,
+        SessionsResult,
+        SessionState,
+    )
+    from .files import (
+        Candidate,
+        Delete,
+        DeleteResult,
+        Download,
+        DownloadResult,
+        Edit,
+        EditResult,
+        Entry,
+        FileType,
+        List,
+        ListDetails,
+        ListDetailsResult,
+        ListResult,
+        MakeDir,
+        MakeDirResult,
+        Match,
+        Move,
+        MoveResult,
+        Read,
+        ReadResult,
+        Search,
+        SearchResult,
+        Stat,
+        StatResult,
+        Upload,
+        UploadResult,
+        Write,
+        WriteResult,
+    )
+    from .pages import (
+        Browse,
+        BrowseInteract,
+        BrowseResult,
+        ConsoleMessage,
+        FailedRequest,
+        InteractResult,
+        Link,
+        PageDialog,
+        PageStep,
+        PageTab,
+        Screenshot,
+        ScreenshotResult,
+        StepResult,
+    )
+    from .result import Result
+    from .state import (
+        ChangedPath,
+        ChangesResult,
+        CheckpointResult,
+        CheckpointsResult,
+        DeletedCheckpointResult,
+        ForkResult,
+        PatchResult,
+        RollbackResult,
+        SavedCheckpointResult,
+    )
+    from .table import OPERATIONS, operation, schema_of
+    from .terminals import Resize, ResizeResult, Screen, ScreenResult, Send, SendResult
+    from .usage import PlaceUsage, Usage, UsageResult
+    from .waiting import ListedCommand, Port, Process, Processes, ProcessesResult, WaitFor, WaitForResult
 
 __all__ = [
     "OPERATIONS",
@@ -177,3 +181,31 @@ __all__ = [
     "operation",
     "schema_of",
 ]
+
+# In the order in which models are offered them.
+_FAMILIES = ("files", "commands", "terminals", "waiting", "pages", "usage")
+
+
+def load() -> None:
+    """Load every operation; does nothing when they are loaded. May be called by several threads at once."""
+    if is_loaded():
+        return
+    modules = [import_module(f".{name}", __name__) for name in (*_FAMILIES, "state", "result", "base", "table")]
+    for name in __all__:
+        globals()[name] = next(getattr(module, name) for module in modules if hasattr(module, name))
+
+
+def is_loaded() -> bool:
+    """Return whether every operation is loaded."""
+    return "schema_of" in globals()  # the last of the names
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    load()
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

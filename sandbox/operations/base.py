@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sandbox.argument_types import number_as_text
-from sandbox.envelope import Result
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.wire import MAX_REPLY
-from sandbox.limits import Limits
+from sandbox.limits import SILENCE_SECONDS, Limits
 from sandbox.messages.faults import fault_error, violation
 from sandbox.text.masking import Mask, map_texts
+
+from .result import Result
 
 if TYPE_CHECKING:
     from sandbox.text.screen import Screens  # pyte takes 60 ms to load
 
 Reply = tuple[dict[str, Any], bytes]
 
-# How long the guest may be silent in an operation without a deadline of its own. Files move at hundreds of MiB a second here.
-SILENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)

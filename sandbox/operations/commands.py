@@ -12,19 +12,21 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sandbox.argument_types import seconds_or_unlimited
-from sandbox.envelope import Result
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.wire import MAX_REPLY
-from sandbox.limits import Limits
+from sandbox.limits import SILENCE_SECONDS, Limits
 from sandbox.messages.faults import fault_error
-from sandbox.messages.waiting import WaitingFor, state_of
+from sandbox.messages.waiting import state_of
+from sandbox.messages.waiting_for import WaitingFor
 from sandbox.text.command_output import decode_part, join_segments
 from sandbox.text.excerpt import SHOWN_CHARS, both_ends, join_parts, size_in_bytes
 from sandbox.text.masking import Mask
 from sandbox.text.plain_text import plain
 from sandbox.text.wording import count_of, value_text
 
-from .base import SILENCE_SECONDS, Answer, Change, Excerpt, Host, Prepared, PythonType, Reply, Request, User
+from . import files as _before  # noqa: F401 - whose operations are offered first
+from .base import Answer, Change, Excerpt, Host, Prepared, PythonType, Reply, Request, User
+from .result import Result
 from .table import operation
 
 # Up to this size stdin is a part of the request, which is made again after a cut of the pipe. More is streamed.

@@ -11,7 +11,6 @@ from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from sandbox.envelope import Result
 from sandbox.errors import ErrorCode
 from sandbox.limits import Limits
 from sandbox.messages.faults import fault_error
@@ -19,6 +18,7 @@ from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part, size_in_b
 from sandbox.text.masking import Mask
 
 from .base import Change, Excerpt, Path, Prepared, Request, Transfer
+from .result import Result
 from .table import operation
 
 FileType = Literal["file", "directory", "symlink", "other"]

@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from sandbox.envelope import Result
 from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part
 from sandbox.text.wording import one_line
 
+from . import waiting as _before  # noqa: F401 - whose operations are offered first
 from .base import Excerpt, Path, PythonType, Request
+from .result import Result
 from .table import operation
 
 _MOST_LINKS_SHARE = 4  # a quarter of the room is for links

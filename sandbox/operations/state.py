@@ -7,9 +7,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from sandbox.envelope import Result
 from sandbox.text.masking import Mask
 from sandbox.text.wording import one_line
+
+from .result import Result
 
 Kind = Literal["file", "folder", "link", "special"]
 _MARKS = {"created": "+", "modified": "~", "deleted": "-"}

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sandbox.envelope import Result
-
 from .base import Request
+from .result import Result
 
 R = TypeVar("R", bound=Request)
 

@@ -9,11 +9,14 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from sandbox.envelope import Result
-from sandbox.messages.waiting import WaitingFor, state_of
+from sandbox.limits import SILENCE_SECONDS
+from sandbox.messages.waiting import state_of
+from sandbox.messages.waiting_for import WaitingFor
 from sandbox.text.masking import Mask
 
-from .base import SILENCE_SECONDS, Excerpt, Host, Id, Prepared, Reply, Request, User
+from . import commands as _before  # noqa: F401 - whose operations are offered first
+from .base import Excerpt, Host, Id, Prepared, Reply, Request, User
+from .result import Result
 from .table import operation
 
 # bash if the image has it; not as a login shell, which would read the start-up files of another user.

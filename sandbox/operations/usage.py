@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.envelope import Result
 from sandbox.text.wording import duration, one_line, size
 
+from . import pages as _before  # noqa: F401 - whose operations are offered first
 from .base import Host, Request
+from .result import Result
 from .table import operation
 
 LARGEST = (1 << 63) - 1

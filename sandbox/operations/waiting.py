@@ -8,11 +8,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.messages.waiting import WaitingFor, state_of
+from sandbox.limits import SILENCE_SECONDS
+from sandbox.messages.waiting import state_of
+from sandbox.messages.waiting_for import WaitingFor
 from sandbox.text.plain_text import plain
 from sandbox.text.wording import count_of, size
 
-from .base import SILENCE_SECONDS, Excerpt, Id, Request
+from . import terminals as _before  # noqa: F401 - whose operations are offered first
+from .base import Excerpt, Id, Request
 from .table import operation
 
 CONDITIONS = ("port", "log", "file", "exit")

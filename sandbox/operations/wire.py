@@ -12,11 +12,12 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sandbox.envelope import Envelope, Failure, Notice, Result, Success
+from sandbox.envelope import Envelope, Failure, Notice, Success
 from sandbox.errors import ErrorCode
 from sandbox.readers import Hint
 
 from .base import Request
+from .result import Result
 from .state import (
     ChangesResult,
     CheckpointResult,

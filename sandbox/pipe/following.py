@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from sandbox.envelope import Envelope
 from sandbox.errors import ErrorCode
-from sandbox.operations import LogsResult, RunResult
 
 from .watching import CancelToken, StreamName
+
+if TYPE_CHECKING:
+    from sandbox.operations import LogsResult, RunResult
 
 # One request waits this long for output; then it is asked again.
 WAIT_SECONDS = 30.0

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox import operations as op
 from sandbox.envelope import now as timestamp
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, SPECIAL, UNREAD
-from sandbox.operations import CheckpointResult
 
 from .table import Entry, Key, Table, display_path, pack
 
@@ -22,7 +22,7 @@ EMPTY = Table(pack(()), 0, True)
 class Checkpoint:
     """The files at one moment. ``digests`` are those of the files whose content is in the store, by root and path."""
 
-    result: CheckpointResult
+    result: op.CheckpointResult
     table: Table
     digests: Mapping[Key, bytes]
     sessions: Mapping[str, Any]
@@ -40,11 +40,11 @@ def lacks(entry: Entry, digests: Mapping[Key, bytes]) -> bool:
 
 def summary(
     ident: str, entries: Mapping[Key, Entry], digests: Mapping[Key, bytes], store_bytes: int
-) -> CheckpointResult:
+) -> op.CheckpointResult:
     """Return the description of a checkpoint with these entries and contents."""
     kinds = [e.kind for e in entries.values()]
     missing = [e for e in entries.values() if lacks(e, digests)]
-    return CheckpointResult(
+    return op.CheckpointResult(
         id=ident,
         created_at=timestamp(),
         files=kinds.count(FILE),

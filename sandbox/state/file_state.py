@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_host_path, check_types
@@ -19,7 +19,6 @@ from sandbox.errors import ErrorCode, OperationError, SandboxError
 from sandbox.guest.protocol.leftovers import LEFTOVERS
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, WORKSPACE
 from sandbox.messages.faults import fault_error, violation, word_notice
-from sandbox.operations.state import Kind
 from sandbox.text.masking import Mask
 
 from .checkpoint import EMPTY, Checkpoint, lacks
@@ -29,6 +28,9 @@ from .history import History
 from .methods import MOST_CHANGES, StateMethods, write_new
 from .patch import export
 from .table import Difference, Entry, Key, Table, as_text, differences, display_path, unreadable_paths
+
+if TYPE_CHECKING:
+    from sandbox.operations.state import Kind
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, Self, TypeVar
 
+from sandbox import operations as op
 from sandbox.argument_types import check_types
 from sandbox.envelope import Success
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.guest.protocol.records import HOME, WORKSPACE
-from sandbox.operations import ForkResult
 from sandbox.text.wording import value_text
 
 from .checkpoint import Checkpoint
@@ -43,7 +43,7 @@ Made = TypeVar("Made", bound=Forkable)
 
 def fork(
     source: FileState, twin: Callable[[], Made], history: History, count: int, ident: str | None
-) -> Success[ForkResult]:
+) -> Success[op.ForkResult]:
     """Start ``count`` environments made by ``twin``, with the files of the checkpoint ``ident`` or the present ones.
 
     Raises SandboxError, after closing all of them.
@@ -77,7 +77,7 @@ def fork(
     finally:
         store.drop(checkpoint.digests.values())
         store.release()
-    result = ForkResult(
+    result = op.ForkResult(
         id=checkpoint.result.id,
         count=count,
         environments=tuple(environments),

@@ -16,8 +16,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from pydantic import BaseModel
-
 # Shorter values occur in texts by chance, and masking them would garble those.
 LEAST_CHARS = 8
 # A part of a secret that was cut in two is masked from this many characters on.
@@ -242,7 +240,7 @@ def map_texts(value: Any, mask_text: Callable[[str], str], mask_bytes: Callable[
         return mask_text(value)
     if isinstance(value, bytes):
         return mask_bytes(value)
-    if isinstance(value, BaseModel):
+    if hasattr(type(value), "model_fields"):  # of pydantic, which may not have been needed so far
         fields = {name: getattr(value, name) for name in type(value).model_fields}
         masked = {name: map_texts(each, mask_text, mask_bytes) for name, each in fields.items()}
         return value.model_copy(update={name: each for name, each in masked.items() if each is not fields[name]})

@@ -7,15 +7,17 @@ import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO, Literal, Self
+from typing import TYPE_CHECKING, BinaryIO, Literal, Self
 
 from sandbox.argument_types import check_host_path
 from sandbox.errors import ErrorCode, OperationError
-from sandbox.operations import DownloadResult
 from sandbox.readers import limit, phrased
 
 from . import folders
 from .archives import file_chunks, tree_chunks, unpack
+
+if TYPE_CHECKING:
+    from sandbox.operations import DownloadResult
 
 CHUNK = 256 * 1024
 _SMALLER = phrased("Copy a part of it, or raise {limit}.", limit=limit("transfer_bytes"))

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sandbox.docker.container.image_start import ImageStart, ImageUser, read_image_start
 from sandbox.docker.container.profiles import GUEST_CAPABILITIES, Profile
@@ -18,10 +18,12 @@ from sandbox.environment.generated.methods import LogsOptions
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.network.services.side_service import SideService
-from sandbox.operations import LogsResult
 from sandbox.pipe.following import Following
 from sandbox.ready import NotReadyError, wait_for_command, wait_for_http, wait_for_log, wait_for_port
 from sandbox.text.wording import size
+
+if TYPE_CHECKING:
+    from sandbox.operations import LogsResult
 
 log = logging.getLogger(__name__)
 

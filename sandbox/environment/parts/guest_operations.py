@@ -18,7 +18,6 @@ from sandbox.environment.host_actions import hear
 from sandbox.errors import ErrorCode, SandboxUnavailableError
 from sandbox.limits import Limits
 from sandbox.messages.faults import fault_error, violation
-from sandbox.operations.base import Answer, Prepared, Reply
 from sandbox.pipe.replies import fault_of, notices_of
 from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import Watch, with_onlooker
@@ -27,6 +26,7 @@ from .network import SandboxNetwork
 from .services import PACKAGE_MANAGERS, SandboxServices
 
 if TYPE_CHECKING:
+    from sandbox.operations.base import Answer, Prepared, Reply
     from sandbox.text.screen import Screens
 
 @dataclass(frozen=True, slots=True)

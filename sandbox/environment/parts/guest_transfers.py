@@ -8,13 +8,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypeVar
 
-from pydantic import ValidationError
-
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_types
 from sandbox.envelope import Envelope, Success
 from sandbox.errors import SandboxError
-from sandbox.operations.base import SILENCE_SECONDS
+from sandbox.limits import SILENCE_SECONDS
 from sandbox.state.file_state import FileState
 from sandbox.state.initial_workspace import InitialWorkspace
 from sandbox.transfers.copying import Incoming, bounded, outgoing, too_large
@@ -176,6 +174,8 @@ class GuestTransfers(GuestOperations):
         self, kind: type[op.Request], work: Callable[[float], Awaitable[Envelope[T]]]
     ) -> Envelope[T]:
         """Do what ``_answered`` does with a coroutine."""
+        from pydantic import ValidationError
+
         started = time.monotonic()
         try:
             return await work(started)

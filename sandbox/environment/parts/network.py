@@ -6,7 +6,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.errors import ErrorCode, SandboxError
@@ -14,14 +14,16 @@ from sandbox.limits import Limits
 from sandbox.network.allowance import Allowance
 from sandbox.network.ceiling import Ceiling
 from sandbox.network.connections import Connection, ConnectionLog
-from sandbox.network.egress import Egress
-from sandbox.network.forward import Forward
 from sandbox.network.policy import Network
 from sandbox.network.ports import check_port
 from sandbox.network.services.names import Connector
-from sandbox.network.services.peer_port import PeerPort
 from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.transport import Transport
+
+if TYPE_CHECKING:  # asyncio, which they need, takes 12 ms to load
+    from sandbox.network.egress import Egress
+    from sandbox.network.forward import Forward
+    from sandbox.network.services.peer_port import PeerPort
 
 MOST_FORWARDS = 64
 
@@ -122,6 +124,8 @@ class SandboxNetwork:
 
     def carry(self, transport: Transport, connectors: Mapping[tuple[str, int], Connector]) -> Transport:
         """Let connections of the sandbox use ``transport``, before it opens; ``connectors`` lead to services under any rules."""
+        from sandbox.network.egress import Egress
+
         # On a bridge the guest asks for none; one that does all the same gets none.
         with self._changing:
             policy = Network.none() if self._policy.mode == "bridge" else self._policy
@@ -141,6 +145,8 @@ class SandboxNetwork:
 
     def peer_port(self, transport: Transport | None, port: int) -> PeerPort | None:
         """Return the way of another sandbox on this host to a port of this one; None if this one is closed."""
+        from sandbox.network.services.peer_port import PeerPort
+
         egress = self.egress
         return None if egress is None or transport is None else PeerPort(egress.streams, transport.new_channel, port)
 
@@ -173,6 +179,8 @@ class SandboxNetwork:
                 f"{MOST_FORWARDS} ports are forwarded already.",
                 "Close one that is not needed: env.forwards()[0].close().",
             )
+        from sandbox.network.forward import Forward
+
         made = Forward(self.egress.streams, transport.new_channel, port)
         made.open(host_port)
         self._forwards = (*self._forwards, made)

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from sandbox import operations as op
 from sandbox.argument_types import check_types
-from sandbox.envelope import Envelope, Notice, Result, Success
+from sandbox.envelope import Envelope, Notice, Success
 from sandbox.errors import ErrorCode, SandboxError, configuration_error
 from sandbox.readers import changed
 from sandbox.text.masking import LEAST_CHARS, Mask, forms_of, map_texts
@@ -115,7 +116,7 @@ class Secrets:
 
     def _result(self, result: Any) -> Any:
         mask = self.mask
-        return result.masked(mask) if isinstance(result, Result) else map_texts(result, mask.text, mask.whole)
+        return result.masked(mask) if isinstance(result, op.Result) else map_texts(result, mask.text, mask.whole)
 
 
 def _check(name: Any, value: Any) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sandbox.envelope import Notice
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.network.dialling import RefusedError
 from sandbox.network.services.names import Connector, Name, assign_addresses
 from sandbox.network.services.service import PORT
 from sandbox.packages.cache import HOST as CACHE_HOST
@@ -207,6 +206,8 @@ class SandboxServices:
 
 def _not_given(name: str) -> Connector:
     async def refused(_: Callable[[], Relay]) -> tuple[Relay, str]:
+        from sandbox.network.dialling import RefusedError
+
         why = f"the sandbox was made with {name}, and who attached to it did not bring that along"
         raise RefusedError(why, "not_brought", "cache" if name == CACHE_HOST else "services")
 

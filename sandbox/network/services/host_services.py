@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sandbox.errors import configuration_error
 from sandbox.network.ceiling import Ceiling
-from sandbox.network.streams import Streams
 
 from .names import Connector, Name, assign_addresses
 from .service import PORT, Service
-from .service_server import ServiceServer
+
+if TYPE_CHECKING:
+    from sandbox.network.streams import Streams
+
+    from .service_server import ServiceServer
 
 # Their addresses begin behind those of side services, of which there may be 64.
 _FIRST = 100
@@ -69,7 +72,10 @@ class HostServices:
 
     def connectors(self, ceiling: Callable[[], Ceiling | None]) -> dict[tuple[str, int], Connector]:
         """Create a server for each service, and return how to connect to it. ``close_with`` names the loop it lives in."""
-        self._servers = [ServiceServer(service, ceiling) for service in self.services]
+        if self.services:
+            from .service_server import ServiceServer
+
+            self._servers = [ServiceServer(service, ceiling) for service in self.services]
         return {(server.service.host, PORT): server.dial for server in self._servers}
 
     def close_with(self, streams: Streams) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from sandbox.errors import configuration_error
-from sandbox.network.relay import Relay
 from sandbox.network.rules import ascii_name
+
+if TYPE_CHECKING:
+    from sandbox.network.relay import Relay
 
 # A network of loopback addresses that nothing else is likely to use; the guest knows it too (``guest.watch.sockets.NAMES``).
 _PREFIX = "127.24.0."
@@ -15,7 +18,7 @@ MOST_NAMES = 64
 MOST_PORTS = 32
 
 # Connects the relay that the argument creates, and returns it and the address. Raises RefusedError, UnreachableError.
-Connector = Callable[[Callable[[], Relay]], Awaitable[tuple[Relay, str]]]
+Connector: TypeAlias = "Callable[[Callable[[], Relay]], Awaitable[tuple[Relay, str]]]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sandbox.envelope import Result
 from sandbox.operations import OPERATIONS
 from sandbox.operations.base import Transfer
+from sandbox.operations.result import Result
 from sandbox.operations.wire import STATE_METHODS
 from sandbox.service.http.state_arguments import STATE_ARGUMENTS
 

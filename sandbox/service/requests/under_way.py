@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from sandbox.envelope import Envelope, Result
+from sandbox.envelope import Envelope
 from sandbox.operations import OPERATIONS
+from sandbox.operations.result import Result
 from sandbox.operations.wire import read_envelope
 from sandbox.pipe.watching import CancelToken
 from sandbox.service.http.problems import Problem, ProblemCode

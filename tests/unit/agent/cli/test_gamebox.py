@@ -108,6 +108,23 @@ def test_only_a_process_of_the_command_looks_for_no_garbage_at_its_end(arguments
     assert done.stdout.splitlines()[-1] == f"{is_the_command} {is_the_command}"
 
 
+@pytest.mark.parametrize(("arguments", "status"), [(["version"], 0), (["run", "--nonsense"], 125)])
+def test_a_process_of_the_command_leaves_with_its_status_and_without_taking_itself_apart(
+    arguments: list[str], status: int
+) -> None:
+    code = (
+        "import sys\n"
+        "class Part:\n"
+        "    def __del__(self, write=sys.stderr.write): write('taken apart')\n"
+        "sys.part = Part()\n"
+        f"sys.argv = {['gamebox', *arguments]!r}\n"
+        "from agent.cli.app import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, "taken apart" in done.stderr) == (status, False), done.stderr
+    assert done.stdout.startswith("gamebox " if status == 0 else "")
+
+
 def test_help_is_the_same_however_it_is_asked_for() -> None:
     code = HELP + (
         f"for name in {COMMANDS!r}:\n"

@@ -145,3 +145,38 @@ def test_an_operation_of_one_file_on_each_side_is_everywhere(answers: dict[str, 
 def test_the_guest_checks_the_arguments_of_a_new_operation(answers: dict[str, Any]) -> None:
     assert answers["checked inside"]["code"] == "invalid_arguments"
     assert answers["checked inside"]["fields"] == {"problem": "words of shout cannot be 5"}
+
+
+@pytest.mark.parametrize("first", ["terminals", "usage", "wire", "state"])
+def test_the_table_is_in_its_order_whichever_file_was_loaded_first(first: str) -> None:
+    code = f"import sandbox.operations.{first}, sandbox.operations as op; print(*op.OPERATIONS)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == list(OPERATIONS)
+
+
+def test_threads_that_use_the_first_operations_at_once_all_find_them() -> None:
+    code = (
+        "import threading, sandbox.operations as op\n"
+        "from sandbox.environment.parts.loading import load_meanwhile\n"
+        "gate, seen = threading.Barrier(8), []\n"
+        "def use(name):\n"
+        "    gate.wait(30)\n"
+        "    load_meanwhile()\n"
+        "    seen.append((getattr(op, name).__name__, len(op.OPERATIONS)))\n"
+        "names = ['Usage', 'Read', 'Run', 'WaitFor', 'Screen', 'PatchResult', 'Result', 'Browse']\n"
+        "threads = [threading.Thread(target=use, args=(name,)) for name in names]\n"
+        "[each.start() for each in threads], [each.join(30) for each in threads]\n"
+        "assert sorted(seen) == sorted((name, len(op.OPERATIONS)) for name in names), seen\n"
+        "assert op.is_loaded()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_loaded"),
+    [("import sandbox.docker.environment", False), ("from sandbox import DockerEnvironment", True)],
+)
+def test_operations_come_with_an_environment_of_sandbox_and_not_with_its_module(statement: str, is_loaded: bool) -> None:
+    code = f"{statement}; import sys; print(*(name in sys.modules for name in ('pydantic', 'sandbox.operations.files', 'asyncio')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == [str(is_loaded)] * 3

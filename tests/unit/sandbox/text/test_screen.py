@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.messages.waiting import WaitingFor, parse_waiting_for, still_running
+from sandbox.messages.waiting import parse_waiting_for, still_running
+from sandbox.messages.waiting_for import WaitingFor
 from sandbox.text import screen
 from sandbox.text.control_sequences import MOST_BYTES, SequenceFilter
 from sandbox.text.screen import DRAWN_OF_BACKLOG_BYTES, MOST_COLS, MOST_ROWS, MOST_TITLE_CHARS, Drawing, Screens

@@ -1,0 +1,31 @@
+"""Load what the first operation needs, 0.1 s of a processor: with the names of ``sandbox``, or while an engine starts a sandbox.
+
+A program that imports an environment from ``sandbox`` has loaded everything then. The command line, which starts a sandbox at
+once, imports the module of the environment, and loads the rest when it would only wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from sandbox import operations
+
+_begun = threading.Lock()
+
+
+def load_meanwhile() -> None:
+    """Begin to load the network's part and the operations in a thread of its own, once in a process; returns at once.
+
+    Who needs one of them earlier waits for it, as with any import.
+    """
+    if not operations.is_loaded() and _begun.acquire(blocking=False):
+        with contextlib.suppress(RuntimeError):  # no more threads: then each is loaded by who needs it
+            threading.Thread(target=load, name="gamebox-loading", daemon=True).start()
+
+
+def load() -> None:
+    """Load both; does nothing when they are loaded."""
+    import sandbox.network.egress  # noqa: F401 - asyncio takes 12 ms to load
+
+    operations.load()
