@@ -39,7 +39,10 @@ class GuestStream:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What people and models read about a sandbox. ``network`` and ``limits`` replace the words of policy and limits."""
+    """What people and models read about a sandbox. ``network`` and ``limits`` replace the words of policy and limits.
+
+    ``contents`` is what its image says that it contains.
+    """
 
     sandbox: str
     summary: tuple[str, ...] = ()
@@ -49,6 +52,7 @@ class Description:
     workspace_bytes: int | None = None
     read_only_root: bool = False
     checkpoints_hold_all: bool = True
+    contents: str = ""
 
 
 class Backend(Protocol):

@@ -47,6 +47,10 @@ _COMMANDS = {
         "List the sandboxes on the engine, both kept ones and those in use by a process.",
         epilog="LS_EPILOG",
     ),
+    "image": LazyCommand(
+        "sandbox.cli.image.commands:app", "Build images for sandboxes, list and remove them, and move them between machines."
+    ),
+    "setups": LazyCommand("sandbox.cli.setups:app", "List and remove what --setup has installed."),
     "batch": LazyCommand("agent.cli.batch:batch", "Run many tasks."),
     "serve": LazyCommand("sandbox.cli.serve:app", "Serve sandboxes over HTTP until SIGTERM."),
     "rm": LazyCommand(
@@ -173,11 +177,24 @@ def setup(
     code_interpreter: bool = typer.Option(
         False, "--code-interpreter", help="Make the image of E2B's code interpreter, too: 300 MB, one to two minutes."
     ),
+    node: bool = typer.Option(False, "--node", help="Make the image gamebox/node, too: Node.js and npm."),
+    toolchains: bool = typer.Option(
+        False, "--toolchains", help="Make the image gamebox/toolchains, too: Node.js, Go, Rust, Java, C and C++."
+    ),
+    browser: bool = typer.Option(
+        False, "--browser", help="Make the image with a browser, gamebox/browser, too: 650 MB, one to two minutes."
+    ),
 ) -> None:
     """Install everything a sandbox needs: an engine, the images and the guest's runtime. Skips what is already there."""
-    from sandbox.docker.setup.provision import setup as provide
+    from sandbox.docker.setup import provision
 
-    provide(lambda line: typer.echo(line), code_interpreter=code_interpreter)
+    asked = {
+        provision.INTERPRETER_IMAGE: code_interpreter,
+        provision.NODE_IMAGE: node,
+        provision.TOOLCHAINS_IMAGE: toolchains,
+        provision.BROWSER_IMAGE: browser,
+    }
+    provision.setup(lambda line: typer.echo(line), [image for image, wanted in asked.items() if wanted])
 
 
 DOCTOR_EPILOG = """Examples:

@@ -26,7 +26,7 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.engine.turns import turns
-from sandbox.docker.images.images import ensure_image, image_variables, image_volumes, is_built
+from sandbox.docker.images.images import ensure_image, image_contents, image_variables, image_volumes, is_built
 from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
@@ -73,6 +73,8 @@ class DockerBackend:
         self._spec, self._profile, self._limits, self._env, self._report = spec, profile, limits, env, report
         self.name = f"gamebox-{secrets.token_hex(8)}"
         self.labels: Mapping[str, str] = {}  # further ones, for the container that is made
+        # Builds the image that the spec only describes, and returns its id.
+        self.build_image: Callable[[], str] | None = None
         # In the place of the spec's image: one that was made from a container of that.
         self.root_image = ""
         # The ids of volumes by their paths, and how much they may hold, which is measured with the rest of the disk.
@@ -87,6 +89,7 @@ class DockerBackend:
         self._declares_volumes = False
         self._runtime = RuntimeVolume("")
         self._image_env: list[str] = []
+        self._contents = ""  # what the image says
         self.starts_filled = False  # with files of its image in the workspace
         self.kept: Kept | None = None
         self._ownership: Ownership | None = None
@@ -137,13 +140,15 @@ class DockerBackend:
         return client
 
     def _image(self, client: docker.DockerClient) -> str:
+        if self.build_image is not None:
+            return self.build_image()
         return ensure_image(client, self._spec.image, report=self._report, pull=self._spec.pull)
 
     def _make(self, client: docker.DockerClient, image_id: str, request: StartRequest) -> GuestStream:
         """Make a container of the image, and open its stream."""
         runtime = ensure_runtime(client, report=self._report)
         with translated():
-            image_env = image_variables(client, image_id)
+            image_env, self._contents = image_variables(client, image_id), image_contents(client, image_id)
             self._declares_volumes = bool(image_volumes(client, image_id))
         with turns.turn():
             # With a root of its own the sandbox goes on with files that it had: they come from its snapshot.
@@ -208,7 +213,8 @@ class DockerBackend:
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
     ) -> tuple[RuntimeVolume, AttachStream]:
         if self._spec.keep:
-            spec = replace(self._spec, network=request.network).without_host()
+            found = self._spec.image if self.build_image is None else image_id
+            spec = replace(self._spec, image=found, network=request.network).without_host()
             names = tuple(name.name for name in request.names)
             self.kept = Kept(self.name, kept.new_token(), spec, disk, names)
             self._ownership = self._ownership or owners.claim(self.name)
@@ -414,6 +420,7 @@ class DockerBackend:
         runtime = "" if spec.runtime is None else f", OCI runtime {spec.runtime}"
         return Description(
             sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {commands_words(self._shell)}",
+            contents=self._contents,
             summary=(*(() if self.container_id is None else (self.container_id[:8],)), spec.image),
             disk="" if disk is None else disk.describe(),
             workspace_bytes=None if disk is None else disk.workspace_bytes or None,

@@ -39,6 +39,7 @@ from .engine.client import connect
 from .kept import attach as reaching
 from .kept import kept
 from .kept.kept import Kept
+from .local_images.image import Image
 from .spec import DEFAULT_IMAGE, DEFAULT_KEEP_SECONDS, HostParts, SandboxSpec, check_arguments, write_down
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ log = logging.getLogger(__name__)
 class DockerEnvironment(SandboxedEnvironment):
     """A sandbox on a Docker Engine; use it as a context manager, or ``start()`` and ``close()``.
 
-    ``image`` must be on the engine: ``gamebox/*`` images are built when they are missing, others pulled with ``pull``.
+    ``image`` must be on the engine: ``gamebox/*`` images are built when they are missing, others pulled with ``pull``. An ``Image``
+    is built at the start, with the certificates, the package cache and the runtime of the sandbox; its layers are kept.
     ``workspace`` is a folder of the host that is copied in at the start; nothing is copied back by itself. ``env`` are
     variables for every command; ``ca_bundle`` a file of certificates (PEM) that commands trust in addition to those of this
     host. ``report`` gets a line for each slow step of the set-up. ``track_changes`` reports after each command which files
@@ -68,7 +70,7 @@ class DockerEnvironment(SandboxedEnvironment):
 
     def __init__(
         self,
-        image: str = DEFAULT_IMAGE,
+        image: str | Image = DEFAULT_IMAGE,
         workspace: str | os.PathLike[str] | None = None,
         *,
         limits: Limits | None = None,
@@ -93,6 +95,8 @@ class DockerEnvironment(SandboxedEnvironment):
         for implicit in ("self", "__class__"):
             asked.pop(implicit, None)
         check_arguments(asked)
+        if isinstance(image, Image) and not image.steps and not image.settings:
+            asked["image"] = image = image.base
         chosen = find_profile(profile)
         kept.check(keep_seconds, name)
         if chosen.warning:
@@ -102,7 +106,7 @@ class DockerEnvironment(SandboxedEnvironment):
         variables, reporter = dict(env or {}), report or log.info
         folder = None if workspace is None else Path(workspace)
         bundle = None if ca_bundle is None else Path(ca_bundle)
-        check_inputs(image, folder, bundle, variables)
+        check_inputs(str(image), folder, bundle, variables)
         of_host, beside = split_services(services)
         roots = checked_folders(read_roots)
         self.spec, self._parts = write_down(
@@ -115,9 +119,11 @@ class DockerEnvironment(SandboxedEnvironment):
                 "read_roots": roots,
             }
         )
-        self.image, self.profile = image, chosen
+        self.image, self.profile = str(image), chosen
         fitted = chosen.with_least_limits(limits or Limits())
         self.backend: DockerBackend = DockerBackend(self.spec, chosen, fitted, variables, reporter)
+        if isinstance(image, Image):
+            self.backend.build_image = lambda: self._build(image, reporter)
         super().__init__(
             self.backend,
             limits=fitted,
@@ -192,6 +198,16 @@ class DockerEnvironment(SandboxedEnvironment):
         env._services.refuse_others(found.names)
         env.ceiling = ceiling
         return env.start()
+
+    def _build(self, image: Image, report: Callable[[str], None]) -> str:
+        """Build the image and return its id. Raises SandboxError."""
+        from sandbox.docker.local_images.building import build, step_titles  # it imports this module
+
+        asked, whole = self.spec, self._parts.whole
+        bundle = None if asked.ca_bundle is None else Path(asked.ca_bundle)
+        cache = whole.get("cache", asked.cache)
+        titles = step_titles(image, report)
+        return build(image, on_log=titles, ca_bundle=bundle, cache=cache, runtime=asked.runtime, pull=asked.pull).id
 
     def _make_group(
         self, services: Mapping[str, SideService | RunningService], report: Callable[[str], None]

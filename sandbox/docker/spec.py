@@ -22,6 +22,7 @@ from sandbox.packages.cache import PackageCache
 from sandbox.text.wording import value_text
 
 from .container.profiles import Profile
+from .local_images.image import Image
 from .spec_data import READERS, TO_DATA, plain, type_name
 
 if TYPE_CHECKING:
@@ -78,10 +79,11 @@ _ALLOW = "Host that the sandbox may reach, as in example.com or '*.example.org:4
 _LOG = (
     "Append one JSON line for each connection: host, address, port, rule, outcome and bytes each way, but no content."
 )
-_CACHE = (
-    "Let pip, uv and npm install without a network: the host fetches each package once and keeps it in this folder. Hosts with "
-    "private addresses that packages may come from are listed in the variable GAMEBOX_PACKAGE_HOSTS."
+_PACKAGES = (
+    "Let pip, uv, npm, pnpm and yarn install without a network: the host fetches each package once and keeps it in "
+    "~/.cache/gamebox/packages. Hosts with private addresses that packages may come from are listed in GAMEBOX_PACKAGE_HOSTS."
 )
+_CACHE = "Another folder for the packages of --packages, which this implies."
 _SERVICE = (
     "Service that the sandbox reaches through this host: with llm=https://api.example.com, it is http://llm.internal/ inside; "
     "may be repeated."
@@ -103,7 +105,7 @@ class SandboxSpec:
 
     image: str = _asked(
         Flag("image", "Image of the sandbox.", default=DEFAULT_IMAGE, harmless_on_host=True),
-        accepts=str,
+        accepts=str | Image,
         default=DEFAULT_IMAGE,
     )
     network: Network = _asked(
@@ -178,7 +180,10 @@ class SandboxSpec:
         default=(),
     )
     cache: PackageCache | None = _asked(
-        Flag("cache", _CACHE, Path, metavar="FOLDER"), accepts=PackageCache | None, default=None
+        Flag("packages", _PACKAGES, bool, False),
+        Flag("cache", _CACHE, Path, metavar="FOLDER"),
+        accepts=PackageCache | None,
+        default=None,
     )
     read_roots: tuple[str, ...] = _asked(
         Flag(
@@ -380,6 +385,7 @@ _STRIP: dict[str, Callable[[Any], tuple[Any, list[str]]]] = {
     "workspace": _path,
     "ca_bundle": _path,
     "env": _env,
+    "image": lambda value: (str(value), ["image"] if isinstance(value, Image) else []),
     "profile": _profile,
     "network": _network,
     "services": _services,

@@ -368,6 +368,7 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
         network = found.network or self.network.describe(mask, services=services.are_listed)
         return {
             "sandbox": f"{found.sandbox}{readable_words(self.read_roots)}",
+            **({"image": f"The image says that it has {found.contents}."} if found.contents else {}),
             "network": network + services.describe(mask),
             **self.hidden.describe(),
             "limits": f"{found.limits or limits_words(self.limits, found)}{end_words(self.limits)}{found.disk and ' '}{found.disk}",

@@ -85,6 +85,13 @@ def unmap(address: Address) -> Address:
 PRIVATE = "a private address"
 
 
+def is_metadata(address: Address) -> bool:
+    """Return whether a cloud answers this address, or one that it embeds, with what only its machines may know."""
+    return any(
+        each in _METADATA or each in _PRIVATE_METADATA or str(each) == "169.254.169.254" for each in embedded_addresses(address)
+    )
+
+
 def closed_kind(address: Address) -> str | None:
     """Return what kind of closed address this is, as in "a private address", or None for a public one.
 

@@ -23,10 +23,10 @@ from .fleet.fleet import Fleet
 from .house import House
 from .http.gate import Gate
 from .http.heads import answer_head, header_problem, path_problem
+from .http.payloads.reading import is_request_id, new_request_id
+from .http.payloads.slow_bodies import TimedBody
 from .http.problems import Problem, ProblemCode, draining, not_allowed, problem_of
-from .http.reading import is_request_id, new_request_id
 from .http.route_table import methods_of
-from .http.slow_bodies import TimedBody
 from .keys import Keys
 from .operators.facts import note
 from .operators.observation import Observation
@@ -34,24 +34,20 @@ from .operators.observer import Observer
 from .operators.tracing import Tracing
 from .ports.public import load_public_ports
 from .routes import (
-    audit,
     checkpoints,
     connections,
     events,
     files,
     health,
-    keys,
     metrics,
     openapi,
     operations,
     ports,
-    quota,
     sandboxes,
-    secrets,
-    tenants,
     terminals,
     tunnels,
 )
+from .routes.accounts import audit, keys, quota, secrets, tenants
 from .settings import Settings
 from .store.database import Database
 from .templates.templates import Templates

@@ -25,10 +25,10 @@ from .fleet import engine
 from .folder import own_folder
 from .keys import DEFAULT_TENANT
 from .settings import Settings
-from .store import tenants as tenant_rows
 from .store.database import STORE
 from .store.migrations import STEPS
-from .store.tenants import TenantRecord
+from .store.tables import tenants as tenant_rows
+from .store.tables.tenants import TenantRecord
 from .tenants.amounts import amounts_of
 from .tenants.host_share import measure_host, unbounded
 from .tenants.tenants import quota_of

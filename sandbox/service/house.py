@@ -13,8 +13,8 @@ from .connections import OpenConnections
 from .fleet.broadcast import Broadcast
 from .fleet.fleet import Fleet
 from .fleet.live_sandbox import LiveSandbox
-from .http.body_room import BodyRoom
 from .http.hosts import Hosts
+from .http.payloads.body_room import BodyRoom
 from .http.problems import Problem, ProblemCode
 from .keys import DEFAULT_TENANT, Caller, Keys, Scope, check_scope
 from .listener import client_network

@@ -17,9 +17,9 @@ from sandbox.errors import ErrorCode, SandboxError
 from .clock import iso, now
 from .http.problems import Problem, ProblemCode
 from .listener import client_network
-from .store import keys as rows
 from .store.database import Database
-from .store.keys import KeyRecord
+from .store.tables import keys as rows
+from .store.tables.keys import KeyRecord
 
 DEFAULT_TENANT = "default"
 PREFIX = "e2b_"

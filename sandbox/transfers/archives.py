@@ -39,7 +39,7 @@ def tree_chunks(root: Path, limit: int) -> Iterator[bytes]:
     sent = 0
     top = os.path.join(root, "")
     for entry in folders.walk(top):
-        for chunk in _entry_chunks(entry.path, entry.path[len(top) :]):
+        for chunk in entry_chunks(entry.path, entry.path[len(top) :]):
             sent += len(chunk)
             if sent > limit:
                 raise _too_large(root, limit)
@@ -47,7 +47,8 @@ def tree_chunks(root: Path, limit: int) -> Iterator[bytes]:
     yield bytes(2 * BLOCK)
 
 
-def _entry_chunks(path: str, name: str) -> Iterator[bytes]:
+def entry_chunks(path: str, name: str, *, date: int | None = None) -> Iterator[bytes]:
+    """Yield one file, folder or link as it is in a tar under ``name``, and nothing for other things. ``date`` replaces its own."""
     try:
         status = os.lstat(path)
     except OSError as error:
@@ -56,7 +57,7 @@ def _entry_chunks(path: str, name: str) -> Iterator[bytes]:
         raise
     info = tarfile.TarInfo(name)
     info.mode = status.st_mode & 0o777
-    info.mtime = int(status.st_mtime)
+    info.mtime = int(status.st_mtime) if date is None else date
     if stat.S_ISDIR(status.st_mode):
         info.type = tarfile.DIRTYPE
     elif stat.S_ISLNK(status.st_mode):

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, OperationError
@@ -17,9 +17,12 @@ _LEVELS_AT_ONCE = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def walk(folder: str | os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
+def walk(
+    folder: str | os.PathLike[str], enters: Callable[[os.DirEntry[str]], bool] = lambda _entry: True
+) -> Iterator[os.DirEntry[str]]:
     """Yield everything below ``folder``, each folder before what is in it, sorted by name. Does not follow links.
 
+    A folder that ``enters`` refuses is yielded, and nothing below it.
     Raises OSError, OperationError ``path_invalid`` for a path that is longer than the system allows.
     """
     levels = [_entries(os.fspath(folder))]
@@ -29,7 +32,7 @@ def walk(folder: str | os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
             levels.pop()
             continue
         yield entry
-        if entry.is_dir(follow_symlinks=False):
+        if entry.is_dir(follow_symlinks=False) and enters(entry):
             levels.append(_entries(entry.path))
 
 

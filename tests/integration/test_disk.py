@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -40,10 +40,20 @@ def volumes_of(container: str) -> set[str]:
     return {m["Name"] for m in mounts if m.get("Name") and not m["Name"].startswith("gamebox-runtime")}
 
 
-def nothing_left(devices: set[str], volumes: set[str]) -> bool:
+def attached(devices: Iterable[str]) -> set[tuple[str, str]]:
+    """Which of these loop devices have a file, each with the number of the disk in it: the next sandbox may get the same device."""
+    found = set()
+    for device in devices:
+        block = Path("/sys/block", Path(device).name)
+        if (block / "loop").exists():
+            number = block / "diskseq"  # since Linux 5.15
+            found.add((device, number.read_text().strip() if number.exists() else ""))
+    return found
+
+
+def nothing_left(disks: set[tuple[str, str]], volumes: set[str]) -> bool:
     listed = {volume["Name"] for volume in connect().api.volumes()["Volumes"] or []}
-    busy = {device for device in devices if Path(f"/sys/block/{Path(device).name}/loop").exists()}
-    return not (listed & volumes) and not busy
+    return not (listed & volumes) and not (disks & attached(device for device, _ in disks))
 
 
 @needs_loop
@@ -140,11 +150,11 @@ def test_a_disk_full_of_names(docker_env: Make) -> None:
 @needs_loop
 def test_nothing_is_left_after_a_close(docker_env: Make) -> None:
     env = docker_env(limits=HARD)
-    devices, volumes = devices_of(env), volumes_of(env.container_id)
-    assert len(devices) == len(volumes) == 3
+    disks, volumes = attached(devices_of(env)), volumes_of(env.container_id)
+    assert len(disks) == len(volumes) == 3
     env.run("echo x > file").unwrap()
     env.close()
-    assert eventually(lambda: nothing_left(devices, volumes))
+    assert eventually(lambda: nothing_left(disks, volumes))
 
 
 @needs_loop
@@ -161,10 +171,10 @@ time.sleep(1000)
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as orchestrator:
         assert orchestrator.stdout is not None
         container, *devices = orchestrator.stdout.readline().split()
-        volumes = volumes_of(container)
-        assert len(devices) == len(volumes) == 3
+        disks, volumes = attached(devices), volumes_of(container)
+        assert len(disks) == len(volumes) == 3
         orchestrator.send_signal(signal.SIGKILL)
-    assert eventually(lambda: nothing_left(set(devices), volumes), 10)
+    assert eventually(lambda: nothing_left(disks, volumes))
 
 
 @needs_loop

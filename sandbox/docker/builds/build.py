@@ -13,21 +13,21 @@ from typing import NoReturn
 import docker
 
 from sandbox.docker.engine import locks
-from sandbox.docker.engine.client import connect
+from sandbox.docker.engine.client import connect, is_podman
 from sandbox.docker.images.images import ensure_image
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.limits import GIB, Limits
 from sandbox.network.ceiling import Ceiling
 from sandbox.network.policy import Network
+from sandbox.packages.cache import PackageCache
 from sandbox.pipe.watching import CancelToken
 from sandbox.text.wording import size
 
 from . import engine_images as engine
 from .archives import ArchiveStore
 from .configuration import Configuration, MakeFolders, expand_copy, final_key, layer_key
-from .engine_images import Image
+from .engine_images import EngineImage
 from .log import BuildLog, LogEntry
-from .names import check_name
 from .room import Room
 from .step_sandbox import StepFailedError, StepSandbox, Surroundings, step_sandbox
 from .steps import Copy, Env, Plan, Run, User, Workdir, invalid
@@ -38,6 +38,9 @@ _COMMIT_ATTEMPTS = 3
 _TURN_SECONDS = 0.1
 _READY_TURN_SECONDS = 0.5
 BASE, FINALIZE = "base", "finalize"
+IN_CACHE = "in the cache"
+ProvideBase = Callable[..., str]
+"""Called with client, name and ``report=``; returns the id of an image. See ``ensure_image``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,9 @@ class Build:
 
     ``network`` and ``ceiling`` apply to the sandboxes of the steps as to any other sandbox of the owner. ``env`` are variables for
     the commands of this build only, which may be secret: those of 8 and more characters are masked in the log, and none is in a
-    configuration or a key of the cache. ``ca_bundle`` are certificates that the commands trust, which no layer has either.
+    configuration or a key of the cache. ``ca_bundle`` are certificates that the commands trust, which no layer has either, and
+    ``cache`` serves them packages. ``provide_base`` makes or gets a missing base. ``complete`` is called with the surroundings
+    before the first step that is not in the cache, and returns those to use.
     ``report`` gets the log, one call at a time. ``on_sandbox(id, True)`` is called when a step's sandbox is about to start and
     ``on_sandbox(id, False)`` when it has ended, for quotas: what the first raises ends the build.
     ``run_start`` also starts the image once with its start command and waits until its ready command says 0.
@@ -98,15 +103,18 @@ class Build:
         ceiling: Ceiling | None = None,
         env: Mapping[str, str] | None = None,
         ca_bundle: Path | None = None,
+        cache: PackageCache | None = None,
         runtime: str | None = None,
         report: Callable[[LogEntry], None] | None = None,
+        provide_base: ProvideBase = ensure_image,
+        complete: Callable[[Surroundings], Surroundings] | None = None,
         on_sandbox: Callable[[str, bool], None] | None = None,
         run_start: bool = False,
     ) -> None:
         self._plan, self._owner, self._name = plan, owner, name
         self._archives, self._limits = archives, limits or BuildLimits()
         if name:
-            check_name(name)
+            engine.named(owner, name)
         if len(plan.steps) > self._limits.steps:
             raise invalid(f"The plan has {len(plan.steps)} steps; at most {self._limits.steps} are allowed.", "Join some.")
         self._surroundings = Surroundings(
@@ -115,11 +123,12 @@ class Build:
             ceiling=ceiling,
             env=dict(env or {}),
             ca_bundle=ca_bundle,
+            cache=cache,
             runtime=runtime,
             on_sandbox=on_sandbox or _ignore,
         )
         self._log = BuildLog(report or _ignore, self._limits.log_bytes)
-        self._run_start = run_start
+        self._run_start, self._provide_base, self._complete = run_start, provide_base, complete
         self._cancel = CancelToken()
         self._deadline = 0.0
         self._steps_run = self._steps_cached = 0
@@ -136,8 +145,15 @@ class Build:
         plan, ``capacity`` if the image would be too large, and the engine's errors. Layers of finished steps stay in the cache.
         """
         self._deadline = time.monotonic() + self._limits.timeout_seconds
+        client = connect(ENGINE_SECONDS)
+        if is_podman(client):
+            raise SandboxError(
+                ErrorCode.operation_not_supported,
+                "Podman does not keep the marks by which layers of builds are found, counted and kept apart by owner.",
+                "Build the image on a Docker Engine and carry it here with `docker save` and `podman load`, or with `podman build`.",
+            )
         try:
-            return self._carry_out(connect(ENGINE_SECONDS))
+            return self._carry_out(client)
         except StepFailedError as error:
             self._fail(error, "")
         except SandboxError as error:
@@ -148,6 +164,8 @@ class Build:
 
     def _carry_out(self, client: docker.DockerClient) -> BuiltImage:
         plan, owner = self._plan, self._owner
+        if self._name:
+            engine.check_replaceable(client, owner, self._name)
         image = self._find_base(client)
         configuration, force = Configuration.of_image(image.config), plan.force
         for number, step in enumerate(plan.steps, 1):
@@ -165,7 +183,7 @@ class Build:
         if self._run_start and (plan.start_command or plan.ready_command):
             self._try_start(image, configuration)
         if self._name:
-            engine.tag(client, image.id, owner, engine.name_tag(self._name))
+            engine.give_name(client, image.id, engine.named(owner, self._name))
         self._log.say(f"built {image.id.removeprefix('sha256:')[:12]}, {size(image.bytes)}")
         return BuiltImage(
             id=image.id,
@@ -180,13 +198,13 @@ class Build:
             ready_command=plan.ready_command,
         )
 
-    def _find_base(self, client: docker.DockerClient) -> Image:
+    def _find_base(self, client: docker.DockerClient) -> EngineImage:
         base = self._plan.base
         self._log.say(f"FROM {base}")
         # Before anything is built for it: one of another owner is as good as missing.
         found = engine.inspect(client, base)
         if found is None:
-            found = engine.inspect(client, ensure_image(client, base, report=self._log.say))
+            found = engine.inspect(client, self._provide_base(client, base, report=self._log.say))
         image = engine.check_usable(found, self._owner, base)
         layers = sum(isinstance(step, Run | Copy) for step in self._plan.steps) + 2
         if len(image.layers) + layers > engine.MOST_LAYERS:
@@ -196,8 +214,8 @@ class Build:
         return image
 
     def _layer(
-        self, client: docker.DockerClient, parent: Image, step: Run | Copy, configuration: Configuration, force: bool
-    ) -> Image:
+        self, client: docker.DockerClient, parent: EngineImage, step: Run | Copy, configuration: Configuration, force: bool
+    ) -> EngineImage:
         """Return the image after a step, from the cache if it is there."""
         path, digest = self._archive(step) if isinstance(step, Copy) else (Path(), "")
         key = layer_key(self._owner, parent.id, self._plan, configuration, step, digest)
@@ -206,7 +224,7 @@ class Build:
             cached = None if force else engine.find_cached(client, self._owner, key)
             if cached is not None:
                 self._steps_cached += 1
-                self._log.say("in the cache")
+                self._log.say(IN_CACHE)
                 return cached
             self._steps_run += 1
             try:
@@ -217,12 +235,12 @@ class Build:
     def _run_and_commit(
         self,
         client: docker.DockerClient,
-        parent: Image,
+        parent: EngineImage,
         key: str,
         configuration: Configuration,
         step: Run | Copy | MakeFolders,
         path: Path,
-    ) -> Image:
+    ) -> EngineImage:
         allowed = self._limits.step_timeout_seconds
         with self._sandbox(parent.id) as sandbox:
             sandbox.make_folders(configuration.folders)
@@ -248,8 +266,8 @@ class Build:
         return image
 
     def _commit(
-        self, client: docker.DockerClient, container: str, key: str, parent: Image, settings: Mapping[str, object]
-    ) -> Image:
+        self, client: docker.DockerClient, container: str, key: str, parent: EngineImage, settings: Mapping[str, object]
+    ) -> EngineImage:
         for attempt in range(_COMMIT_ATTEMPTS):
             try:
                 return engine.commit(client, container, self._owner, key, parent, settings)
@@ -260,8 +278,8 @@ class Build:
         raise AssertionError
 
     def _finish(
-        self, client: docker.DockerClient, parent: Image, configuration: Configuration, force: bool
-    ) -> Image:
+        self, client: docker.DockerClient, parent: EngineImage, configuration: Configuration, force: bool
+    ) -> EngineImage:
         """Return the last layer with its configuration, as an image of its own: no later build changes it."""
         name = f"gamebox-{secrets.token_hex(8)}"
         with engine.unstarted(client, parent.id, name) as container:
@@ -279,7 +297,7 @@ class Build:
             with engine.unstarted(client, parent.id, name) as container:
                 return self._commit(client, container, key, parent, settings)
 
-    def _try_start(self, image: Image, configuration: Configuration) -> None:
+    def _try_start(self, image: EngineImage, configuration: Configuration) -> None:
         """Start the image once as a sandbox of it will be started, and wait until it is ready."""
         plan, until = self._plan, time.monotonic() + self._limits.ready_seconds
         with self._sandbox(image.id) as sandbox:
@@ -309,6 +327,8 @@ class Build:
     @contextlib.contextmanager
     def _sandbox(self, image_id: str) -> Iterator[StepSandbox]:
         self._check()
+        if self._complete is not None:
+            self._surroundings, self._complete = self._complete(self._surroundings), None
         with step_sandbox(self._surroundings, image_id, self._log, self._cancel, self._deadline) as sandbox:
             yield sandbox
 

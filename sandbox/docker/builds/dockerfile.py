@@ -228,7 +228,7 @@ class _Reading:
             name = match["plain"] or match["name"]
             if match["escaped"] or name not in local:
                 return match[0]
-            found = _literal(expand(match[0], local))
+            found = literal(expand(match[0], local))
             self._count(len(found))
             return found
 
@@ -248,7 +248,7 @@ class _Reading:
 _ANY = re.compile(r"(?P<escaped>\\[\\$])|\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)[^{}]*\})")
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """Return a text that ``expand`` turns into ``text``."""
     return text.replace("\\", "\\\\").replace("$", "\\$")
 
@@ -288,12 +288,12 @@ def _words(text: str) -> list[str]:
         at += 1
         if quote == "'":
             quote = "" if char == "'" else quote
-            word += "" if char == "'" else _literal(char)
+            word += "" if char == "'" else literal(char)
         elif char == "\\" and at < len(text):
             following = text[at]
             at += 1
             keeps = quote and following not in '"\\$'
-            word += _literal(f"\\{following}" if keeps else following)
+            word += literal(f"\\{following}" if keeps else following)
             begun = True
         elif char == quote:
             quote = ""

@@ -21,9 +21,13 @@ from sandbox.docker.container.create import labels as sandbox_labels
 from sandbox.docker.container.removal import remove
 from sandbox.docker.engine.client import image_not_found, translated
 from sandbox.docker.images.images import BUILD_LABEL
+from sandbox.docker.images.manifests import MANIFEST_LABEL
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.readers import Hint
+from sandbox.text.wording import value_text
 
 from .configuration import Configuration
+from .names import check_engine_name, check_name
 from .steps import Plan
 
 OWNER_LABEL = BUILD_LABEL
@@ -37,7 +41,7 @@ _CACHE_TAG, _NAME_TAG = "k-", "n-"
 
 
 @dataclass(frozen=True)
-class Image:
+class EngineImage:
     """An image as the engine inspects it."""
 
     id: str
@@ -63,20 +67,39 @@ def cache_tag(key: str) -> str:
     return f"{_CACHE_TAG}{key}"
 
 
-def name_tag(name: str) -> str:
-    """Return the tag of an image with that name."""
-    return f"{_NAME_TAG}{name}"
+def named(owner: str, name: str) -> str:
+    """Return the name by which the engine knows an owner's image: that of this host's own user is no other.
+
+    Raises SandboxError ``invalid_arguments``.
+    """
+    return f"{repository(owner)}:{_NAME_TAG}{check_name(name)}" if owner else check_engine_name(name)
 
 
-def tags_of(owner: str, image: Image) -> tuple[list[str], list[str]]:
+def tags_of(owner: str, image: EngineImage) -> tuple[list[str], list[str]]:
     """Return the keys and the names that an image has as an owner's."""
     start = f"{repository(owner)}:"
     own = [tag.removeprefix(start) for tag in image.tags if tag.startswith(start)]
     keys = [tag.removeprefix(_CACHE_TAG) for tag in own if tag.startswith(_CACHE_TAG)]
+    if not owner:
+        return keys, [tag.removesuffix(":latest") for tag in image.tags if not tag.startswith(REPOSITORY)]
     return keys, [tag.removeprefix(_NAME_TAG) for tag in own if tag.startswith(_NAME_TAG)]
 
 
-def inspect(client: docker.DockerClient, reference: str) -> Image | None:
+def check_replaceable(client: docker.DockerClient, owner: str, name: str) -> None:
+    """Raise SandboxError ``invalid_arguments`` if the name is that of an image which no build of the owner made."""
+    there = inspect(client, named(owner, name))
+    if there is not None and owned(there, owner) is None:
+        raise SandboxError(
+            ErrorCode.invalid_arguments,
+            f"{value_text(name)} is the name of an image that Gamebox did not build.",
+            Hint(
+                "Choose another name; or remove that image first, with docker image rm.",
+                cli="Choose another --tag; or remove that image first, with docker image rm.",
+            ),
+        )
+
+
+def inspect(client: docker.DockerClient, reference: str) -> EngineImage | None:
     """Return an image by name or id, or None. Raises SandboxError."""
     try:
         with translated():
@@ -86,7 +109,7 @@ def inspect(client: docker.DockerClient, reference: str) -> Image | None:
             return None
         raise
     config = found.get("Config") or {}
-    return Image(
+    return EngineImage(
         str(found["Id"]),
         int(found.get("Size") or 0),
         tuple((found.get("RootFS") or {}).get("Layers") or ()),
@@ -97,12 +120,12 @@ def inspect(client: docker.DockerClient, reference: str) -> Image | None:
     )
 
 
-def owned(image: Image | None, owner: str) -> Image | None:
+def owned(image: EngineImage | None, owner: str) -> EngineImage | None:
     """Return the image if a build of the owner made it, else None."""
     return image if image is not None and image.labels.get(OWNER_LABEL) == owner_digest(owner) else None
 
 
-def check_usable(image: Image | None, owner: str, reference: str) -> Image:
+def check_usable(image: EngineImage | None, owner: str, reference: str) -> EngineImage:
     """Return the image if the owner may build on it or run it: it was not built, or by the owner, or by this host's own user ("").
 
     One of another owner is answered as a missing one. Raises SandboxError ``image_not_found``.
@@ -112,7 +135,7 @@ def check_usable(image: Image | None, owner: str, reference: str) -> Image:
     return image
 
 
-def find_cached(client: docker.DockerClient, owner: str, key: str) -> Image | None:
+def find_cached(client: docker.DockerClient, owner: str, key: str) -> EngineImage | None:
     """Return the layer with that key and note that it was used, which is when it was tagged last. Raises SandboxError."""
     image = owned(inspect(client, f"{repository(owner)}:{cache_tag(key)}"), owner)
     if image is None or image.labels.get(KEY_LABEL) != key:
@@ -123,13 +146,19 @@ def find_cached(client: docker.DockerClient, owner: str, key: str) -> Image | No
 
 def tag(client: docker.DockerClient, image_id: str, owner: str, name: str) -> None:
     """Tag an image in the owner's repository. Raises SandboxError."""
+    give_name(client, image_id, f"{repository(owner)}:{name}")
+
+
+def give_name(client: docker.DockerClient, image_id: str, reference: str) -> None:
+    """Have the engine know an image by a name, which another one loses. Raises SandboxError."""
+    where, _, name = reference.rpartition(":")
     with translated():
-        client.api.tag(image_id, repository(owner), name, force=True)
+        client.api.tag(image_id, where, name, force=True)
 
 
 def commit(
-    client: docker.DockerClient, container: str, owner: str, key: str, parent: Image, settings: Mapping[str, Any]
-) -> Image:
+    client: docker.DockerClient, container: str, owner: str, key: str, parent: EngineImage, settings: Mapping[str, Any]
+) -> EngineImage:
     """Commit a container as the layer with that key, and return it. ``settings`` replace those of the container.
 
     The container is paused meanwhile. Raises SandboxError.
@@ -152,10 +181,11 @@ def commit(
     return image
 
 
-def settings_of(parent: Image, plan: Plan, configuration: Configuration, *, finished: bool) -> dict[str, Any]:
+def settings_of(parent: EngineImage, plan: Plan, configuration: Configuration, *, finished: bool) -> dict[str, Any]:
     """Return what an image is configured with, in the words of the engine. All fields that a commit merges are set."""
     config = parent.config
-    labels = {name: value for name, value in parent.labels.items() if not name.startswith("dev.gamebox.")}
+    kept = {name for name in parent.labels if not name.startswith("dev.gamebox.") or name == MANIFEST_LABEL}
+    labels = {name: parent.labels[name] for name in kept}
     ports = dict(config.get("ExposedPorts") or {})
     entrypoint, command = config.get("Entrypoint"), config.get("Cmd")
     if finished:
@@ -200,12 +230,12 @@ def has_path(client: docker.DockerClient, container: str, path: str) -> bool:
     return bool(answer.ok)
 
 
-def added_bytes(client: docker.DockerClient, image: Image, owner: str) -> int:
+def added_bytes(client: docker.DockerClient, image: EngineImage, owner: str) -> int:
     """Return the bytes of the layers that the owner's builds added to an image. Raises SandboxError."""
     return sum(layer_sizes(client, image, owner).values())
 
 
-def layer_sizes(client: docker.DockerClient, image: Image, owner: str) -> dict[str, int]:
+def layer_sizes(client: docker.DockerClient, image: EngineImage, owner: str) -> dict[str, int]:
     """Return the size of each layer that the owner's builds added, by the mark of its commit.
 
     The history has one entry for each commit, and images on the same layer share it. The engine leaves out layers without a
@@ -219,10 +249,15 @@ def layer_sizes(client: docker.DockerClient, image: Image, owner: str) -> dict[s
 
 
 def untag(client: docker.DockerClient, owner: str, name: str) -> bool:
-    """Remove a tag of the owner's, and the image with its last one. Returns False if a sandbox uses it. Raises SandboxError."""
+    """Remove a tag of the owner's, as ``take_name`` does."""
+    return take_name(client, f"{repository(owner)}:{name}")
+
+
+def take_name(client: docker.DockerClient, reference: str) -> bool:
+    """Remove a name, and the image with its last one. Returns False if a sandbox uses it. Raises SandboxError."""
     try:
         with translated():
-            client.api.remove_image(f"{repository(owner)}:{name}", noprune=False)
+            client.api.remove_image(reference, noprune=False)
     except SandboxError as error:
         cause = error.__cause__
         if isinstance(cause, docker.errors.NotFound):

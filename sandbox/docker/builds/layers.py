@@ -12,8 +12,7 @@ import docker
 from sandbox.docker.engine.client import connect, image_not_found, translated
 
 from . import engine_images as engine
-from .engine_images import OWNER_LABEL, Image, owner_digest
-from .names import check_name
+from .engine_images import OWNER_LABEL, EngineImage, owner_digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +30,14 @@ class StoredImage:
     used: float
     start_command: str = ""
     ready_command: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class ImageStore:
     """The images of ``owner`` on the engine in use. Every method raises SandboxError as the engine does.
 
-    A name is up to 64 of [a-z0-9._-] and starts with a letter or digit; it is in a namespace of the owner.
+    A name is up to 64 of [a-z0-9._-] and starts with a letter or digit; it is in a namespace of the owner. Images of this host's
+    own user ("") have the names by which every program knows them on the engine, as in "app" or "team/app:2".
     """
 
     def __init__(self, owner: str) -> None:
@@ -51,7 +52,7 @@ class ImageStore:
 
     def reference(self, name: str) -> str:
         """Return the name by which the engine knows it, for ``DockerEnvironment(image=...)``."""
-        return f"{engine.repository(self.owner)}:{engine.name_tag(check_name(name))}"
+        return engine.named(self.owner, name)
 
     def name(self, image_id: str, name: str) -> None:
         """Give the image a name, which another one loses. Raises ``image_not_found`` for one that is not the owner's."""
@@ -59,7 +60,7 @@ class ImageStore:
         image = engine.owned(engine.inspect(client, image_id), self.owner)
         if image is None:
             raise image_not_found(image_id)
-        engine.tag(client, image.id, self.owner, engine.name_tag(check_name(name)))
+        engine.give_name(client, image.id, self.reference(name))
 
     def list(self) -> tuple[StoredImage, ...]:
         """Return the named images, newest first."""
@@ -83,7 +84,7 @@ class ImageStore:
             return False
         if not engine.tags_of(self.owner, image)[0]:  # else it has another tag, and this one goes though it is in use
             engine.tag(client, image.id, self.owner, engine.cache_tag(image.labels.get(engine.KEY_LABEL, "0")))
-        return engine.untag(client, self.owner, engine.name_tag(name))
+        return engine.take_name(client, self.reference(name))
 
     def prune(self, unused_seconds: float = 0.0) -> int:
         """Remove layers in the cache that no build has used for that long and no named image needs. Return the bytes freed.
@@ -119,7 +120,7 @@ class ImageStore:
         self.prune()
         return before - self.bytes_used()
 
-    def _images(self, client: docker.DockerClient) -> Iterator[Image]:
+    def _images(self, client: docker.DockerClient) -> Iterator[EngineImage]:
         with translated():
             listed = client.api.images(filters={"label": f"{OWNER_LABEL}={owner_digest(self.owner)}"})
         for each in listed:
@@ -133,7 +134,7 @@ class ImageStore:
             found |= engine.layer_sizes(client, image, self.owner)
         return found
 
-    def _stored(self, client: docker.DockerClient, image: Image) -> StoredImage:
+    def _stored(self, client: docker.DockerClient, image: EngineImage) -> StoredImage:
         return StoredImage(
             id=image.id,
             names=tuple(sorted(engine.tags_of(self.owner, image)[1])),
@@ -143,10 +144,11 @@ class ImageStore:
             used=_used(image),
             start_command=image.labels.get(engine.START_LABEL, ""),
             ready_command=image.labels.get(engine.READY_LABEL, ""),
+            labels=tuple((name, value) for name, value in image.labels.items() if not name.startswith("dev.gamebox.")),
         )
 
 
-def _used(image: Image) -> float:
+def _used(image: EngineImage) -> float:
     """Return when the image was tagged last, which a build does that finds it in the cache."""
     tagged = _seconds((image.details.get("Metadata") or {}).get("LastTagTime"))
     return max(tagged, _seconds(image.details.get("Created")))

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from sandbox.limits import Limits
 from sandbox.network.ceiling import Ceiling
 from sandbox.network.policy import Network
 from sandbox.operations.commands import RunResult
+from sandbox.packages.cache import PackageCache
 from sandbox.pipe.watching import CancelToken
 
 from .configuration import Configuration
 from .log import BuildLog
+from .step_hints import hint_for_step
 from .steps import Copy, Run
 
 _ARCHIVE = f"{BUILD.workspace}/archive"
@@ -39,7 +41,10 @@ _WARNINGS = (*_REASONS, "network_denied", "network_cut", "write_lost", "disk_nea
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What all sandboxes of a build have in common. ``on_sandbox`` is told of each one that starts and ends."""
+    """What all sandboxes of a build have in common. ``on_sandbox`` is told of each one that starts and ends.
+
+    ``env`` are variables that may be secret, ``variables`` others, which are shown as they are.
+    """
 
     limits: Limits
     network: Network
@@ -48,6 +53,8 @@ class Surroundings:
     ca_bundle: Path | None
     runtime: str | None
     on_sandbox: Callable[[str, bool], None]
+    cache: PackageCache | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class StepFailedError(Exception):
@@ -106,7 +113,7 @@ class StepSandbox:
             if notice.code in _WARNINGS:
                 self._log.say(f"{notice.message} {notice.hint}", "warn")
         if result.exit_code != 0:
-            raise self._failed("its command", result, _hint_for(result.exit_code))
+            raise self._failed("its command", result, hint_for_step(result.exit_code, self._log.tail))
         if result.left_running:
             self._log.say(f"ending {result.left_running} processes that the step left running: an image has no processes", "warn")
             self.env.kill(result.id)
@@ -196,8 +203,9 @@ def step_sandbox(
         image_id,
         limits=limits,
         network=surroundings.network,
-        env={name: value for name, value in surroundings.env.items() if name not in secret},
+        env={**surroundings.variables, **{name: value for name, value in surroundings.env.items() if name not in secret}},
         ca_bundle=surroundings.ca_bundle,
+        cache=surroundings.cache,
         runtime=surroundings.runtime,
         profile=BUILD,
         track_changes=False,
@@ -225,14 +233,6 @@ def _out_of_time(seconds: float) -> StepFailedError:
     hint = "Make the step faster, or give the build more time."
     reason = f"it did not end within {seconds:.0f} seconds" if math.isfinite(seconds) and seconds else "the build has no time left"
     return StepFailedError(reason, hint, code=ErrorCode.timeout)
-
-
-def _hint_for(exit_code: int | None) -> str:
-    hints = {
-        126: "The command cannot be executed: check its mode, and that its interpreter is in the image.",
-        127: "A command was not found: install it in an earlier step, or correct its name.",
-    }
-    return hints.get(exit_code or 0, "See the last lines of the log; steps before this one are in the cache.")
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import docker
 import docker.errors
@@ -18,6 +19,7 @@ from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import connect, image_not_found, translated
 from sandbox.errors import ErrorCode, SandboxError
 
+from .manifests import read_manifest, write_manifest
 from .recipes import Recipe, find_recipe
 
 CONTENT_LABEL = "dev.gamebox.content"
@@ -35,7 +37,18 @@ MakeBase = Callable[[docker.DockerClient, Iterable[str], Callable[[str], None]],
 """Makes a base image with these packages from the host's own sources, and returns its name; see ``docker.setup.debian``."""
 
 _log = logging.getLogger(__name__)
-_facts: dict[str, tuple[tuple[str, ...], bool, tuple[str, ...]]] = {}
+
+
+class _Facts(NamedTuple):
+    """What is kept of an image that was looked at."""
+
+    variables: tuple[str, ...] = ()
+    is_built: bool = False
+    contents: str = ""
+    volumes: tuple[str, ...] = ()
+
+
+_facts: dict[str, _Facts] = {}
 _MOST_KNOWN = 256
 
 
@@ -109,23 +122,28 @@ def tag_by_content(client: docker.DockerClient, recipe: Recipe) -> tuple[Recipe,
 
 def image_variables(client: docker.DockerClient, image_id: str) -> list[str]:
     """Return the variables in the configuration of an image, which an id stands for. Raises docker-py's errors."""
-    return list(_facts_of(client, image_id)[0])
+    return list(_facts_of(client, image_id).variables)
+
+
+def image_contents(client: docker.DockerClient, image_id: str) -> str:
+    """Return what an image says that it contains, in one line, "" if it says nothing. Raises docker-py's errors."""
+    return _facts_of(client, image_id).contents
 
 
 def image_volumes(client: docker.DockerClient, image_id: str) -> tuple[str, ...]:
     """Return the volumes that an image declares, which an id stands for. Raises docker-py's errors."""
-    return _facts_of(client, image_id)[2]
+    return _facts_of(client, image_id).volumes
 
 
 def is_built(client: docker.DockerClient, image_id: str) -> bool:
     """Return whether a build made the image, which an id stands for (see BUILD_LABEL). Raises docker-py's errors."""
-    return _facts_of(client, image_id)[1]
+    return _facts_of(client, image_id).is_built
 
 
-def _facts_of(client: docker.DockerClient, image_id: str) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
+def _facts_of(client: docker.DockerClient, image_id: str) -> _Facts:
     if image_id not in _facts:
         _inspect(client, image_id)
-    return _facts.get(image_id, ((), False, ()))
+    return _facts.get(image_id, _Facts())
 
 
 def _silent(_line: str) -> None:
@@ -140,8 +158,8 @@ def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
         return None
     config = found.get("Config") or {}
     labels = config.get("Labels") or {}
-    volumes = tuple(sorted(config.get("Volumes") or ()))
-    _facts[str(found["Id"])] = tuple(config.get("Env") or ()), bool(labels.get(BUILD_LABEL)), volumes
+    variables, volumes = tuple(config.get("Env") or ()), tuple(sorted(config.get("Volumes") or ()))
+    _facts[str(found["Id"])] = _Facts(variables, bool(labels.get(BUILD_LABEL)), read_manifest(labels), volumes)
     while len(_facts) > _MOST_KNOWN:
         with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
             del _facts[next(iter(_facts))]
@@ -236,6 +254,7 @@ def _build_on(
     client: docker.DockerClient, recipe: Recipe, wanted: str, base: str, report: Callable[[str], None]
 ) -> str:
     report(f"building {recipe.name}")
+    labels = {CONTENT_LABEL: wanted, "dev.gamebox.image": recipe.name}
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     events = client.api.build(
         fileobj=recipe.context(),
@@ -246,7 +265,7 @@ def _build_on(
         decode=True,
         timeout=_BUILD_SILENCE_SECONDS,
         buildargs={"BASE": base} if base else {},
-        labels={CONTENT_LABEL: wanted, "dev.gamebox.image": recipe.name},
+        labels=labels,
     )
     failed = ""
     for event in events:  # to the end: an unread answer leaks its connection
@@ -259,6 +278,9 @@ def _build_on(
     built = None if failed else _inspect(client, recipe.reference)
     if built is None:
         raise _build_failed(recipe.name, failed or "the build ended without an image", list(tail))
+    if not recipe.by_content:  # nobody works in the runtime
+        write_manifest(client, built[0], recipe.reference, labels)
+        built = _inspect(client, recipe.reference) or built
     return built[0]
 
 

@@ -1,5 +1,7 @@
 """Who owns a kept sandbox: one orchestrator at a time holds the lock of its file; the kernel frees it when that dies.
 
+Those who only look take a shared lock for a moment, so that one who claims the sandbox meanwhile can tell them from an owner.
+
 The files are below XDG_STATE_HOME (or ~/.local/state), so they tell of orchestrators of this host, and of this user. Of all others
 only the guest knows whether they are there (see ``guest/loop/host_lease.py``).
 """
@@ -11,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import random
 import socket
 import time
 from dataclasses import asdict, dataclass
@@ -22,6 +25,10 @@ from sandbox.errors import ErrorCode, SandboxError
 
 # Files of sandboxes that ended without being removed by us.
 FORGOTTEN_SECONDS = 7 * 86400.0
+# How long one who claims a sandbox waits until others have looked at its file.
+_LOOK_SECONDS = 0.001
+# A record is padded to this, so that each is written with one call: those who look may note the same thing at the same time.
+_RECORD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +87,16 @@ def claim(ident: str) -> Ownership | None:
     path = _path(ident)
     while True:
         descriptor = _open(path)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
+        if _locks(descriptor, fcntl.LOCK_EX):
+            if _is_at(path, descriptor):
+                return Ownership(ident, descriptor)
+            os.close(descriptor)  # removed by its last owner just now
+            continue
+        only_looked_at = _locks(descriptor, fcntl.LOCK_SH)
+        os.close(descriptor)
+        if not only_looked_at:
             return None
-        if _is_at(path, descriptor):
-            return Ownership(ident, descriptor)
-        os.close(descriptor)  # removed by its last owner just now
+        time.sleep(random.uniform(0, _LOOK_SECONDS))  # noqa: S311  # others may claim it, and look, in step with us
 
 
 def owner_of(ident: str) -> Owner | None:
@@ -98,12 +107,7 @@ def owner_of(ident: str) -> Owner | None:
         return None
     try:
         fields = json.loads(os.pread(descriptor, 4096, 0) or b"{}")
-        alive = False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            alive = True
-        return Owner(**fields | {"alive": alive})
+        return Owner(**fields | {"alive": not _locks(descriptor, fcntl.LOCK_SH)})
     except (ValueError, TypeError):  # it is being written
         return None
     finally:
@@ -118,7 +122,8 @@ def ownerless_seconds(ident: str) -> float | None:
     with contextlib.suppress(OSError):
         descriptor = os.open(_path(ident), os.O_RDWR | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _locks(descriptor, fcntl.LOCK_SH):
+                return None
             known = Owner(**json.loads(os.pread(descriptor, 4096, 0) or b"{}"))
             if known.boot != boot_id():
                 return None
@@ -189,9 +194,16 @@ def _unusable(path: Path, error: OSError) -> SandboxError:
 def _write(descriptor: int, record: Owner) -> None:
     fields: dict[str, Any] = asdict(record)
     del fields["alive"]
-    data = json.dumps(fields).encode()
-    os.pwrite(descriptor, data, 0)
-    os.ftruncate(descriptor, len(data))
+    os.pwrite(descriptor, json.dumps(fields).encode().ljust(_RECORD_BYTES), 0)
+
+
+def _locks(descriptor: int, kind: int) -> bool:
+    """Take a lock of that kind; return False if that of another one is in the way."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import docker
@@ -22,8 +22,11 @@ from . import debian
 BASE_IMAGE = "gamebox/base"
 # What clients of E2B get from a service: a layer on the base image.
 E2B_IMAGE = "gamebox/e2b"
-# A layer on that with 240 MB of libraries, which takes a minute: only for those who ask for it.
+# Images that take hundreds of MB and minutes: only for those who ask for them.
 INTERPRETER_IMAGE = "gamebox/code-interpreter"
+NODE_IMAGE = "gamebox/node"
+TOOLCHAINS_IMAGE = "gamebox/toolchains"
+BROWSER_IMAGE = "gamebox/browser"
 _START_SECONDS = 60.0
 """A first dockerd on a slow disk needs about 20 s, for its storage, its network and its firewall rules."""
 _DISK_BYTES = 3 << 30
@@ -31,12 +34,12 @@ _DISK_BYTES = 3 << 30
 _DAEMON_LOG = Path("/var/log/gamebox-dockerd.log")
 
 
-def setup(report: Callable[[str], None], *, code_interpreter: bool = False) -> None:
+def setup(report: Callable[[str], None], more: Iterable[str] = ()) -> None:
     """Make sure that an engine answers and has our images and the guest's runtime; do only what is missing.
 
     If no engine answers, root on Debian or Ubuntu installs docker.io and starts its daemon. Images older than their recipe are
-    rebuilt. ``code_interpreter`` makes the image of E2B's code interpreter as well. ``report`` gets one line for each step that
-    takes time, or one that lists what is there if nothing was missing.
+    rebuilt. ``more`` names further images of ours to make. ``report`` gets one line for each step that takes time, or one that
+    lists what is there if nothing was missing.
     Raises SandboxError.
     """
     steps: list[str] = []
@@ -52,9 +55,9 @@ def setup(report: Callable[[str], None], *, code_interpreter: bool = False) -> N
     ensure_image(client, BASE_IMAGE, report=note, rebuild_stale=True, make_base=make_base)
     ensure_image(client, E2B_IMAGE, report=note, rebuild_stale=True)
     images = [BASE_IMAGE, E2B_IMAGE]
-    if code_interpreter:
-        ensure_image(client, INTERPRETER_IMAGE, report=note, rebuild_stale=True)
-        images.append(INTERPRETER_IMAGE)
+    for image in more:
+        ensure_image(client, image, report=note, rebuild_stale=True)
+        images.append(image)
     volume = ensure_runtime(client, report=note)
     if not steps:
         version = describe(client).version

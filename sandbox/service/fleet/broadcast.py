@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from sandbox.service.store.sandboxes import Event
+from sandbox.service.store.tables.sandboxes import Event
 
 # A watcher that is further behind is cut, and may resume: the store has the events.
 MOST_BEHIND = 1000

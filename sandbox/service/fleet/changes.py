@@ -13,14 +13,14 @@ from sandbox.errors import SandboxError
 from sandbox.service.clock import now
 from sandbox.service.http.bodies import UpdateSandbox
 from sandbox.service.snapshots.stopping import Stopping
-from sandbox.service.store.sandboxes import SandboxRecord, stopped_at
+from sandbox.service.store.tables.sandboxes import SandboxRecord, stopped_at
 from sandbox.service.tenants import ceiling as under
 from sandbox.service.tenants.tenants import Tenants
 
-from .admission import narrowed_record
+from .admission.admission import narrowed_record
+from .admission.workers import Workers
 from .ceilings import Ceilings
 from .live_sandbox import LiveSandbox
-from .workers import Workers
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from sandbox.service import clock
 from sandbox.service.store.database import Database
 from sandbox.service.store.identity import note_clock
-from sandbox.service.store.sandboxes import OVER
+from sandbox.service.store.tables.sandboxes import OVER
 
 from . import engine
 from .live_sandbox import LiveSandbox

@@ -12,14 +12,14 @@ from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.spec import SandboxSpec
 from sandbox.service.clock import now
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.store.requests import Creation
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables.requests import Creation
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 
 from . import engine
 from .provision import Provision
 
 if TYPE_CHECKING:
-    from .pools import Taken
+    from .admission.pools import Taken
 
 
 # A service that is restarted meanwhile still comes to pause it.

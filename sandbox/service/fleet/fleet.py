@@ -25,11 +25,11 @@ from sandbox.service.requests.under_way import Requests
 from sandbox.service.settings import Settings
 from sandbox.service.snapshots.snapshots import Snapshots
 from sandbox.service.snapshots.stopping import Stopping
-from sandbox.service.store import requests as request_rows
-from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.sandboxes import SandboxRecord
-from sandbox.service.store.snapshots import SnapshotRecord
+from sandbox.service.store.tables import requests as request_rows
+from sandbox.service.store.tables import sandboxes as rows
+from sandbox.service.store.tables.sandboxes import SandboxRecord
+from sandbox.service.store.tables.snapshots import SnapshotRecord
 from sandbox.service.store.tidying import forget_old
 from sandbox.service.tenants import ceiling as under
 from sandbox.service.tenants.amounts import DiskRoom
@@ -39,7 +39,9 @@ from sandbox.service.volumes.content import Contents
 from sandbox.service.volumes.volumes import Volumes
 
 from . import engine
-from .admission import Admission
+from .admission.admission import Admission
+from .admission.pools import Pools
+from .admission.workers import Workers
 from .broadcast import Broadcast
 from .ceilings import Ceilings
 from .changes import Changes
@@ -47,12 +49,10 @@ from .checkpoints import Checkpoints, all_files, remove_unknown, sizes
 from .clock_jumps import ClockJumps
 from .creating import NewSandbox, new_sandbox, pauses_at_end, seconds_to_pause, stops_at_end
 from .live_sandbox import LIFETIME_OVER, LiveSandbox, ended
-from .pools import Pools
 from .provision import Provision, Provisions
 from .reconciling import ALIVE, Reconciling
 from .sandbox_data import sandbox_data
 from .watching import Watching
-from .workers import Workers
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

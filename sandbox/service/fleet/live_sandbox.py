@@ -25,10 +25,10 @@ from sandbox.service.requests.refill import refill
 from sandbox.service.requests.sent_again import is_safe, unknown_effects
 from sandbox.service.requests.spill import Spill, SpillRoom
 from sandbox.service.requests.under_way import Requests, RequestUnderWay, digest_of, reused
-from sandbox.service.store import requests as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.requests import KnownRequest
-from sandbox.service.store.sandboxes import OVER, SandboxRecord
+from sandbox.service.store.tables import requests as rows
+from sandbox.service.store.tables.requests import KnownRequest
+from sandbox.service.store.tables.sandboxes import OVER, SandboxRecord
 
 from .checkpoints import Checkpoints
 from .watching import Ended, Watching

@@ -16,10 +16,10 @@ from sandbox.packages.cache import PackageCache
 from sandbox.service.http.bodies import CreateSandbox
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.settings import Settings
-from sandbox.service.store import secrets as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.sandboxes import SandboxRecord
 from sandbox.service.store.sealing import Seal
+from sandbox.service.store.tables import secrets as rows
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 
 from .ceilings import Ceilings
 

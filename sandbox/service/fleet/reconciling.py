@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from sandbox.errors import SandboxError
-from sandbox.service.store.sandboxes import stopped_at
+from sandbox.service.store.tables.sandboxes import stopped_at
 
 from .live_sandbox import LiveSandbox
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sandbox.docker.spec import SandboxSpec
 from sandbox.service.clock import iso
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 
 # Sandboxes are often made from the same spec, and a list has many of them.
 MOST_SPECS = 1024

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from sandbox.errors import SandboxError
 from sandbox.service.http.bodies import UpdateSandbox
 from sandbox.service.http.problems import Problem
-from sandbox.service.store.sandboxes import stopped_at
+from sandbox.service.store.tables.sandboxes import stopped_at
 
+from .admission.workers import Workers
 from .changes import Changes
 from .live_sandbox import LiveSandbox
-from .workers import Workers
 
 # Of the options of a sandbox: its time to live from the moment in which a request wakes it. Without it, none does.
 OPTION = "wake_seconds"

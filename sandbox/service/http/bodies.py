@@ -18,8 +18,8 @@ from sandbox.service.tenants import ceiling as under
 from sandbox.service.tenants.rules import Ceiling, Quota
 from sandbox.text.masking import LEAST_CHARS
 
-from .json_text import read_json
 from .limits import LIMITS
+from .payloads.json_text import read_json
 from .problems import Problem, ProblemCode
 
 B = TypeVar("B", bound=BaseModel)

@@ -19,8 +19,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from .heads import HEAD_BYTES
+from .payloads.reading import new_request_id
 from .problems import Problem, ProblemCode
-from .reading import new_request_id
 
 if TYPE_CHECKING:
     from sandbox.service.listener import Listener  # which answers with problems

@@ -12,8 +12,8 @@ from sandbox.service.ports.proxy import pass_on
 
 from .heads import framing_problem, make_relative
 from .hosts import Host, PortName, parse_host, parse_port_name
+from .payloads.reading import new_request_id
 from .problems import Problem, ProblemCode, draining
-from .reading import new_request_id
 
 # The port at which clients of E2B expect the server that runs in its sandboxes; see ``wire.e2b``.
 ENVD_PORT = 49983

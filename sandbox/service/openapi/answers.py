@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import BaseModel, Field, create_model
 
 from sandbox.limits import Limits
-from sandbox.service.store.sandboxes import State
+from sandbox.service.store.tables.sandboxes import State
 from sandbox.service.tenants.rules import Ceiling, Quota
 
 SANDBOX_ID = "^[a-z][a-z0-9]{19}$"

@@ -14,9 +14,9 @@ from typing import Any
 from sandbox.errors import SandboxError
 from sandbox.service.clock import iso, now
 from sandbox.service.settings import Settings
-from sandbox.service.store import audit as rows
-from sandbox.service.store.audit import AuditEntry
 from sandbox.service.store.database import Database
+from sandbox.service.store.tables import audit as rows
+from sandbox.service.store.tables.audit import AuditEntry
 from sandbox.service.store.tidying import in_pieces
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox.service.clock import now
-from sandbox.service.store.audit import AuditEntry
+from sandbox.service.store.tables.audit import AuditEntry
 
 from .facts import PORT_ROUTE, Facts, facts_of
 from .logs import current_request, log_event

@@ -18,11 +18,11 @@ from sandbox.service.clock import iso, now
 from sandbox.service.fleet import engine
 from sandbox.service.fleet.checkpoints import FOLDER as CHECKPOINTS
 from sandbox.service.folder import own_folder
-from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import STORE, opened
 from sandbox.service.store.identity import service_id
 from sandbox.service.store.sealing import FILE as KEY_FILE
 from sandbox.service.store.sealing import NEXT_FILE, open_seal, read_key, write_key
+from sandbox.service.store.tables import sandboxes as rows
 
 from .backup import FORMAT, KEY_FILES, MANIFEST, sync_folder
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from sandbox.errors import SandboxError
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.house import House
+from sandbox.service.http.payloads.reading import new_request_id
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.http.reading import new_request_id
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 
 from .headers import SANDBOX_TOKEN, Headers, text_of
 from .tokens import PortTokens

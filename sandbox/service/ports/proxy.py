@@ -16,8 +16,8 @@ from sandbox.network.services.peer_port import PortStream
 from sandbox.service.connections import OpenConnection
 from sandbox.service.house import House
 from sandbox.service.http.hosts import Host, PortName
+from sandbox.service.http.payloads.reading import new_request_id
 from sandbox.service.http.problems import Problem, ProblemCode, draining, problem_of
-from sandbox.service.http.reading import new_request_id
 from sandbox.service.operators.facts import PORT_ROUTE as ROUTE
 from sandbox.service.operators.facts import note
 

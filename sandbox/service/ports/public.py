@@ -6,7 +6,7 @@ from sandbox.service.connections import Ending
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.house import House
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.store import ports as rows
+from sandbox.service.store.tables import ports as rows
 
 from .access import public_key
 

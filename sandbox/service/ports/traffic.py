@@ -8,7 +8,7 @@ from typing import Literal
 from sandbox.errors import ErrorCode
 from sandbox.service.http.hosts import parse_host
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 
 from .headers import TRAFFIC_HEADER, Headers, text_of
 from .tokens import PortTokens

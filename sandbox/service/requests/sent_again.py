@@ -9,7 +9,7 @@ from typing import Any
 from sandbox.envelope import Failure
 from sandbox.errors import ErrorCode
 from sandbox.operations import OPERATIONS, Change
-from sandbox.service.store.requests import KnownRequest
+from sandbox.service.store.tables.requests import KnownRequest
 
 # The guest knows the ids of this many requests for sure, and refuses to carry one of them out again.
 MOST_LATER = 4000

@@ -11,7 +11,7 @@ from sandbox.envelope import Failure
 from sandbox.errors import SandboxError
 from sandbox.operations.wire import envelope_data
 from sandbox.service.house import User, sandbox_of
-from sandbox.service.http.reading import request_id
+from sandbox.service.http.payloads.reading import request_id
 
 from .files import HOSTILE
 

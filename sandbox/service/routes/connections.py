@@ -14,7 +14,7 @@ from sandbox.network.connections import Connection
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.house import User, house_of, sandbox_of
 from sandbox.service.http.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
-from sandbox.service.http.reading import offset_of, wants_events
+from sandbox.service.http.payloads.reading import offset_of, wants_events
 
 router = APIRouter(tags=["connections"])
 # How often it is looked for others while somebody listens.

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Query, Request
 
 from sandbox.service.house import Reader, house_of, sandbox_of
 from sandbox.service.http.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
+from sandbox.service.http.payloads.reading import offset_of
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.http.reading import offset_of
 from sandbox.service.keys import Caller
-from sandbox.service.store import sandboxes as rows
-from sandbox.service.store.sandboxes import Event
+from sandbox.service.store.tables import sandboxes as rows
+from sandbox.service.store.tables.sandboxes import Event
 
 router = APIRouter(tags=["events"])
 # After which the stream ends, for clients that look from time to time.

@@ -23,8 +23,8 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations.wire import envelope_data
 from sandbox.service.house import House, User, house_of, sandbox_of
 from sandbox.service.http.bodies import Body, read_body
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.http.problems import Problem, ProblemCode, problem_of
-from sandbox.service.http.reading import body_of
 
 log = logging.getLogger(__name__)
 router = APIRouter(tags=["files"])

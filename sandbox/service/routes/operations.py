@@ -20,9 +20,9 @@ from sandbox.service.fleet.live_sandbox import is_repeatable
 from sandbox.service.house import Reader, User, house_of, sandbox_of, user
 from sandbox.service.http.bodies import checked_arguments
 from sandbox.service.http.event_stream import COMMENT, COMMENT_SECONDS, EventStream, event
-from sandbox.service.http.large_json import read_large_json
+from sandbox.service.http.payloads.large_json import read_large_json
+from sandbox.service.http.payloads.reading import has_header, is_request_id, offset_of, request_id, wants_events
 from sandbox.service.http.problems import Problem, ProblemCode, not_allowed
-from sandbox.service.http.reading import has_header, is_request_id, offset_of, request_id, wants_events
 from sandbox.service.http.route_table import OPERATION_PATH, methods_of
 from sandbox.service.keys import Caller
 from sandbox.service.operators.facts import note

@@ -12,8 +12,8 @@ from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.house import Manager, Reader, User, house_of, sandbox_of
 from sandbox.service.http.bodies import Body, read_body
 from sandbox.service.http.hosts import parse_host
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.http.reading import body_of
 from sandbox.service.ports.headers import TOKEN_PARAMETER
 from sandbox.service.ports.public import close_port, open_port
 

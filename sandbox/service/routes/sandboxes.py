@@ -15,10 +15,10 @@ from sandbox.service.fleet.creating import answer_of_first
 from sandbox.service.fleet.sandbox_data import sandbox_data
 from sandbox.service.house import Manager, Reader, house_of, sandbox_of
 from sandbox.service.http.bodies import Body, CreateSandbox, ForkSandbox, UpdateSandbox, read_body
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.http.reading import body_of
-from sandbox.service.store.requests import creation
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables.requests import creation
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 
 router = APIRouter(tags=["sandboxes"])
 BODY_BYTES = 1 << 20

@@ -22,14 +22,14 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.clock import now
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.store import snapshots as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.snapshots import Kind, SnapshotRecord
+from sandbox.service.store.tables import snapshots as rows
+from sandbox.service.store.tables.snapshots import Kind, SnapshotRecord
 from sandbox.service.tenants.ledger import over_quota
 from sandbox.service.tenants.tenants import Tenants
 
 if TYPE_CHECKING:
-    from sandbox.service.fleet.workers import Workers
+    from sandbox.service.fleet.admission.workers import Workers
 
 log = logging.getLogger(__name__)
 

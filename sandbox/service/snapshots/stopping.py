@@ -11,12 +11,12 @@ from sandbox.aio import AsyncEnvironment
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.fleet import engine
+from sandbox.service.fleet.admission.workers import Workers
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.fleet.provision import Provision
-from sandbox.service.fleet.workers import Workers
-from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.sandboxes import SandboxRecord, stopped_at
+from sandbox.service.store.tables import sandboxes as rows
+from sandbox.service.store.tables.sandboxes import SandboxRecord, stopped_at
 from sandbox.service.tenants.ledger import Ledger
 
 from .snapshots import Snapshots

@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from . import requests, sandboxes
 from .database import Database
+from .tables import requests, sandboxes
 
 # Rows that are forgotten at once, in 2 ms, and the time between.
 PIECE, PAUSE_SECONDS = 500, 0.02

@@ -19,14 +19,14 @@ from sandbox.docker.builds.steps import Plan
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import SandboxError
 from sandbox.service.clock import now
+from sandbox.service.fleet.admission.turns import Turns
+from sandbox.service.fleet.admission.workers import Workers
 from sandbox.service.fleet.ceilings import Ceilings
-from sandbox.service.fleet.turns import Turns
-from sandbox.service.fleet.workers import Workers
 from sandbox.service.http.problems import Problem
 from sandbox.service.settings import Settings
-from sandbox.service.store import templates as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.templates import BuildRecord
+from sandbox.service.store.tables import templates as rows
+from sandbox.service.store.tables.templates import BuildRecord
 from sandbox.service.tenants.amounts import amounts_of
 from sandbox.service.tenants.tenants import Tenants, owner_of
 from sandbox.text.wording import size

@@ -18,9 +18,9 @@ from sandbox.service.fleet.creating import new_id
 from sandbox.service.fleet.fleet import Fleet
 from sandbox.service.http.problems import Problem
 from sandbox.service.settings import Settings
-from sandbox.service.store import templates as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.templates import BuildRecord, Tag, TemplateRecord
+from sandbox.service.store.tables import templates as rows
+from sandbox.service.store.tables.templates import BuildRecord, Tag, TemplateRecord
 from sandbox.service.tenants.tenants import Tenants
 
 from .archives import Archives

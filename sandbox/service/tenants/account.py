@@ -10,7 +10,7 @@ from typing import Any
 from sandbox.service.clock import iso, now
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.requests.spill import SpillRoom
-from sandbox.service.store.tenants import TenantRecord
+from sandbox.service.store.tables.tenants import TenantRecord
 from sandbox.text.wording import size
 
 from .amounts import MILLI

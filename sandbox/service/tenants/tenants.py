@@ -16,9 +16,9 @@ from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.keys import DEFAULT_TENANT
 from sandbox.service.requests.spill import SpillRoom
 from sandbox.service.settings import Settings
-from sandbox.service.store import tenants as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.tenants import TenantRecord
+from sandbox.service.store.tables import tenants as rows
+from sandbox.service.store.tables.tenants import TenantRecord
 
 from .account import Account
 from .host_share import measure_host

@@ -12,7 +12,7 @@ from sandbox.service.clock import now
 from sandbox.service.fleet.creating import new_sandbox
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.http.bodies import CreateSandbox, UpdateSandbox
-from sandbox.service.store.volumes import VolumeRecord
+from sandbox.service.store.tables.volumes import VolumeRecord
 
 from .volumes import CONTENT, OPTION
 
@@ -60,6 +60,7 @@ class Contents:
         spec = replace(asked.spec(settings, allowed), profile=VOLUME.name, network=Network.none())
         async with fleet.volumes.used(tenant, {PLACE: record.id}, over_quota=True):
             provision = await fleet.provisions.for_new(tenant, asked)
-            provision = replace(provision, options={OPTION: {PLACE: record.id}, CONTENT: record.id})
+            # Its commands are the service's own, which counts before it writes: the guest must not end one that sets an owner.
+            provision = replace(provision, volume_bytes=None, options={OPTION: {PLACE: record.id}, CONTENT: record.id})
             made = await fleet.create_new(new_sandbox(tenant, spec, provision, {}, self._seconds(tenant)))
             return fleet.find(tenant, str(made["id"]))

@@ -22,15 +22,15 @@ from sandbox.service.clock import now
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.snapshots.snapshots import new_id
-from sandbox.service.store import volumes as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.volumes import VolumeRecord
+from sandbox.service.store.tables import volumes as rows
+from sandbox.service.store.tables.volumes import VolumeRecord
 from sandbox.service.tenants.ledger import over_quota
 from sandbox.service.tenants.tenants import Tenants
 from sandbox.text.wording import size
 
 if TYPE_CHECKING:
-    from sandbox.service.fleet.workers import Workers
+    from sandbox.service.fleet.admission.workers import Workers
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

@@ -179,6 +179,7 @@ def test_volumes_are_a_tenants_own_and_count(first: Client, api: Api) -> None:
     content = Content(other, theirs)
     written = content.ask("PUT", "file", "/a", content=b"12345678901")
     assert written.status_code == 201, written.text
+    assert "disk_usage" not in _programs(theirs), "the service counts: the guest would end the command that sets the owner"
     assert eventually(lambda: content.ask("PUT", "file", "/b", content=b"1", force="true").status_code == 429)
     body = _asked(volumeMounts=[{"name": "data", "path": "/mnt/data"}])
     assert other.api("POST", "/v2/sandboxes", body).status_code == 429
@@ -239,6 +240,15 @@ def _snapshot(client: Client, **body: Any) -> dict[str, Any]:
     assert answer.status_code == 201, answer.text
     found: dict[str, Any] = answer.json()
     return found
+
+
+def _programs(volume: dict[str, Any]) -> str:
+    """Return the command lines in the sandbox that a volume's content is written through."""
+    mounted = MOUNTED + volume["volumeID"]
+    (found,) = [
+        each for each in connect().containers.list() if any(mount.get("Name") == mounted for mount in each.attrs["Mounts"])
+    ]
+    return "\n".join(" ".join(row) for row in found.top(ps_args="-ww -eo pid,args")["Processes"])
 
 
 def _images() -> list[str]:

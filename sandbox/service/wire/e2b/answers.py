@@ -11,9 +11,9 @@ from sandbox.service.clock import now
 from sandbox.service.house import House
 from sandbox.service.keys import Caller, Scope
 from sandbox.service.ports.traffic import OPTION, traffic_token
-from sandbox.service.store.sandboxes import SandboxRecord, stopped_at
+from sandbox.service.store.tables.sandboxes import SandboxRecord, stopped_at
 
-from .access import options_of, token_of
+from .envd.access import options_of, token_of
 
 # Clients take what they may use from this: all of it is there.
 ENVD_VERSION = "0.6.13"

@@ -13,18 +13,18 @@ from sandbox.docker.spec import SandboxSpec
 from sandbox.environment.base import Environment
 from sandbox.service.fleet.waking import OPTION as WAKE
 from sandbox.service.http.bodies import CreateSandbox, Metadata, NetworkBody, Rules
-from sandbox.service.http.json_text import read_json
+from sandbox.service.http.payloads.json_text import read_json
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.ports.traffic import MASK, Traffic, check_mask
 from sandbox.service.ports.traffic import OPTION as TRAFFIC
 from sandbox.service.settings import Settings
-from sandbox.service.store.snapshots import SnapshotRecord
+from sandbox.service.store.tables.snapshots import SnapshotRecord
 from sandbox.service.templates.templates import Found
 from sandbox.service.tenants.ceiling import forbidden
 from sandbox.service.tenants.rules import Ceiling
 from sandbox.service.volumes.volumes import OPTION as VOLUMES
 
-from .access import OPTIONS
+from .envd.access import OPTIONS
 from .templates.launch import launch
 
 # Times to live of requests that name none: of the first version of the API, and of the second.

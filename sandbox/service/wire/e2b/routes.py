@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from . import files, filesystem, process_service, sandboxes, unknown
+from . import sandboxes, unknown
+from .envd import files, filesystem, process_service
 from .storage import content, snapshots, volumes
 from .templates import api, uploads
 

@@ -18,17 +18,17 @@ from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.house import House, Manager, Reader, house_of
 from sandbox.service.http.bodies import UpdateSandbox
 from sandbox.service.http.hosts import parse_host
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.http.reading import body_of
 from sandbox.service.keys import Caller
 from sandbox.service.ports import interpreter
 from sandbox.service.routes.sandboxes import creation_digest, idempotency_key
-from sandbox.service.store.sandboxes import SandboxRecord, stopped_at
-from sandbox.service.store.snapshots import SnapshotRecord
+from sandbox.service.store.tables.sandboxes import SandboxRecord, stopped_at
+from sandbox.service.store.tables.snapshots import SnapshotRecord
 from sandbox.service.templates.templates import Found
 
 from . import answers, bodies
-from .access import options_of
+from .envd.access import options_of
 from .errors import ApiRoute
 from .paging import MOST_ITEMS, page, wrong
 

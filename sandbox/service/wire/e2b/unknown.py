@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 
 from sandbox.service.house import Reader
 
-from .access import EnvdUser
 from .bodies import unsupported
+from .envd.access import EnvdUser
 from .errors import ApiRoute, EnvdRoute, WireError
 
 router = APIRouter(tags=["e2b"], route_class=ApiRoute)

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from sandbox.envelope import Failure
 from sandbox.operations import HostArguments
+from sandbox.service.fleet.admission.workers import Workers
 from sandbox.service.fleet.live_sandbox import LiveSandbox
-from sandbox.service.fleet.workers import Workers
 
 from .models import CloseSession, CreateSession, Execute, SwerexError, error_of
 from .shell import MOST_OUTPUT_BYTES, Shell

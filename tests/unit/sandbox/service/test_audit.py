@@ -14,10 +14,10 @@ import pytest
 from sandbox.service.operators import audit as module
 from sandbox.service.operators.audit import Audit
 from sandbox.service.settings import Settings, read_settings
-from sandbox.service.store import audit as rows
 from sandbox.service.store import migrations
-from sandbox.service.store.audit import AuditEntry
 from sandbox.service.store.database import Database, opened
+from sandbox.service.store.tables import audit as rows
+from sandbox.service.store.tables.audit import AuditEntry
 
 ENTRY = AuditEntry(at=1.0, tenant="a", key="k", address="", action="x", target="", status=200, outcome="ok", request="r")
 

@@ -29,10 +29,10 @@ from sandbox.service.http.route_table import all_routes
 from sandbox.service.keys import DEFAULT_TENANT, Scope
 from sandbox.service.openapi.document import openapi_document
 from sandbox.service.settings import read_settings
-from sandbox.service.store import requests as request_rows
-from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables import requests as request_rows
+from sandbox.service.store.tables import sandboxes as rows
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 
 from .requests_of_routes import RouteRequest, route_requests
 

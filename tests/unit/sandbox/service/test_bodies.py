@@ -14,8 +14,8 @@ from sandbox.limits import Limits
 from sandbox.operations import OPERATIONS
 from sandbox.service.clock import iso
 from sandbox.service.http.bodies import CreateKey, CreateSandbox, checked_arguments, read_body
-from sandbox.service.http.json_text import read_json
 from sandbox.service.http.limits import LIMITS
+from sandbox.service.http.payloads.json_text import read_json
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.settings import Settings, read_settings
 

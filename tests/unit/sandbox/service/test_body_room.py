@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sandbox.errors import ErrorCode
-from sandbox.service.http.body_room import BodyRoom
+from sandbox.service.http.payloads.body_room import BodyRoom
 from sandbox.service.http.problems import Problem
 
 

@@ -20,7 +20,7 @@ from sandbox.service.places import Places
 from sandbox.service.ports.access import Admission, key_place, public_key
 from sandbox.service.settings import read_settings
 from sandbox.service.store.database import Database
-from sandbox.service.store.tenants import TenantRecord
+from sandbox.service.store.tables.tenants import TenantRecord
 from sandbox.service.tenants.account import Account
 from sandbox.service.tenants.metering import Visit
 from sandbox.service.tenants.rules import Ceiling, Quota

@@ -6,7 +6,7 @@ import asyncio
 
 from sandbox.service.fleet import broadcast as module
 from sandbox.service.fleet.broadcast import Broadcast
-from sandbox.service.store.sandboxes import Event
+from sandbox.service.store.tables.sandboxes import Event
 
 
 def event(ident: int, tenant: str = "t", sandbox: str = "s") -> Event:

@@ -12,9 +12,9 @@ import pytest
 
 from sandbox.service.fleet import engine
 from sandbox.service.fleet.clock_jumps import ClockJumps
-from sandbox.service.store import sandboxes
 from sandbox.service.store.database import Database
 from sandbox.service.store.identity import note_clock
+from sandbox.service.store.tables import sandboxes
 
 from .test_database import RECORD, add_tenant
 

@@ -15,12 +15,13 @@ import pytest
 
 from sandbox.client.http.codes import ProblemCode
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.service.store import requests, sandboxes, tidying
+from sandbox.service.store import tidying
 from sandbox.service.store.database import Database
-from sandbox.service.store.keys import KeyRecord
-from sandbox.service.store.keys import insert as insert_key
 from sandbox.service.store.migrations import STEPS
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables import requests, sandboxes
+from sandbox.service.store.tables.keys import KeyRecord
+from sandbox.service.store.tables.keys import insert as insert_key
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 
 RECORD = SandboxRecord(
     id="abc", tenant="default", ident="gamebox-1", state="running", created_at=1.0, ends_at=2.0, time_to_live_seconds=1.0,
@@ -86,7 +87,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from sandbox.service.store.database import Database
-from sandbox.service.store.sandboxes import add_event
+from sandbox.service.store.tables.sandboxes import add_event
 
 async def work():
     database = Database(Path(sys.argv[1]))

@@ -13,13 +13,13 @@ import pytest
 
 from sandbox.docker.container import volumes as engine
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.service.fleet.workers import Workers
+from sandbox.service.fleet.admission.workers import Workers
 from sandbox.service.http.problems import Problem
 from sandbox.service.settings import Settings, read_settings
 from sandbox.service.snapshots.snapshots import Snapshots
 from sandbox.service.store.database import Database
-from sandbox.service.store.snapshots import SnapshotRecord
-from sandbox.service.store.volumes import VolumeRecord
+from sandbox.service.store.tables.snapshots import SnapshotRecord
+from sandbox.service.store.tables.volumes import VolumeRecord
 from sandbox.service.templates import archives as module
 from sandbox.service.templates.archives import Archives
 from sandbox.service.tenants.tenants import Tenants

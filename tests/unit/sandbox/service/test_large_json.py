@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sandbox.service.http import json_text, large_json
-from sandbox.service.http.json_text import read_json
-from sandbox.service.http.large_json import read_large_json
+from sandbox.service.http.payloads import json_text, large_json
+from sandbox.service.http.payloads.json_text import read_json
+from sandbox.service.http.payloads.large_json import read_large_json
 from sandbox.service.http.problems import Problem, ProblemCode
 
 SEED = 20261123

@@ -19,16 +19,17 @@ import uvicorn
 from sandbox.docker.spec import SandboxSpec
 from sandbox.service.app import make_app, make_house
 from sandbox.service.clock import now
-from sandbox.service.http import connections, slow_bodies
+from sandbox.service.http import connections
 from sandbox.service.http.connections import Connection
 from sandbox.service.http.heads import HEAD_BYTES
+from sandbox.service.http.payloads import slow_bodies
 from sandbox.service.keys import DEFAULT_TENANT, Scope
 from sandbox.service.listener import listen
 from sandbox.service.places import Places
 from sandbox.service.settings import read_settings
-from sandbox.service.store import sandboxes as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables import sandboxes as rows
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 from tests.integration.observing import eventually
 
 SANDBOX = "a" * 20

@@ -15,11 +15,11 @@ from sandbox.errors import SandboxError
 from sandbox.service.fleet.broadcast import Broadcast
 from sandbox.service.fleet.fleet import Fleet
 from sandbox.service.settings import read_settings
-from sandbox.service.store import templates as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.sandboxes import SandboxRecord
-from sandbox.service.store.snapshots import SnapshotRecord
-from sandbox.service.store.templates import BuildRecord, TemplateRecord
+from sandbox.service.store.tables import templates as rows
+from sandbox.service.store.tables.sandboxes import SandboxRecord
+from sandbox.service.store.tables.snapshots import SnapshotRecord
+from sandbox.service.store.tables.templates import BuildRecord, TemplateRecord
 from sandbox.service.templates.builds import UnderWay
 from sandbox.service.templates.templates import Templates
 from sandbox.service.tenants.tenants import Tenants

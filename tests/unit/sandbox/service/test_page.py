@@ -18,8 +18,8 @@ from sandbox.service.http.problems import ProblemCode
 from sandbox.service.openapi.meanings import OF_HTTP, OF_SANDBOXES
 from sandbox.service.operators.audit import entry_data
 from sandbox.service.settings import Settings, read_settings
-from sandbox.service.store.audit import COLUMNS, AuditEntry
 from sandbox.service.store.database import Database
+from sandbox.service.store.tables.audit import COLUMNS, AuditEntry
 from sandbox.service.wire.swerex.access import visitor
 
 ROOT = Path(__file__).parents[4]

@@ -9,7 +9,7 @@ import pytest
 from sandbox.service.operators.facts import PORT_ROUTE, Facts
 from sandbox.service.operators.observer import audit_with, log_request
 from sandbox.service.ports.proxy import ignore_cut_responses
-from sandbox.service.store.audit import AuditEntry
+from sandbox.service.store.tables.audit import AuditEntry
 
 
 def facts(route: str, status: int) -> Facts:

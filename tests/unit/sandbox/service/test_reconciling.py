@@ -9,7 +9,7 @@ from typing import Any, cast
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.fleet.reconciling import Reconciling
-from sandbox.service.store.sandboxes import SandboxRecord, State
+from sandbox.service.store.tables.sandboxes import SandboxRecord, State
 
 
 class Live:

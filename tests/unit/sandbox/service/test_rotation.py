@@ -20,11 +20,11 @@ from sandbox.service.fleet.provision import sandbox_place, secret_place
 from sandbox.service.folder import own_folder
 from sandbox.service.operators import backup, restore
 from sandbox.service.operators.rotation import rotate_secret_key
-from sandbox.service.store import sandboxes as sandbox_rows
-from sandbox.service.store import secrets as rows
 from sandbox.service.store.database import STORE, Database, opened
-from sandbox.service.store.sandboxes import SandboxRecord
 from sandbox.service.store.sealing import FILE, NEXT_FILE, open_seal, read_key
+from sandbox.service.store.tables import sandboxes as sandbox_rows
+from sandbox.service.store.tables import secrets as rows
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 
 STEPS = ("key", "sealed", "store", "vacuum", "rename")
 SECRET, VARIABLE = {"value": "swordfish-99"}, {"env": {"A": "b"}}

@@ -9,10 +9,10 @@ import pytest
 
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.fleet.provision import Hidden
-from sandbox.service.store import secrets as rows
 from sandbox.service.store.database import Database
 from sandbox.service.store.sealing import FILE, Seal, open_seal
-from sandbox.service.store.secrets import SecretRecord
+from sandbox.service.store.tables import secrets as rows
+from sandbox.service.store.tables.secrets import SecretRecord
 
 
 def test_a_sealed_value_is_read_in_its_place_only_and_by_its_key() -> None:

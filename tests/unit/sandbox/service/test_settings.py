@@ -9,7 +9,7 @@ import pytest
 
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service import check
-from sandbox.service.fleet.pools import specs
+from sandbox.service.fleet.admission.pools import specs
 from sandbox.service.folder import own_folder
 from sandbox.service.server import serve
 from sandbox.service.settings import read_settings

@@ -14,13 +14,13 @@ import pytest
 from sandbox.docker.builds.steps import Plan
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.service.fleet.admission.workers import Workers
 from sandbox.service.fleet.ceilings import Ceilings
-from sandbox.service.fleet.workers import Workers
 from sandbox.service.http.problems import Problem
 from sandbox.service.settings import read_settings
-from sandbox.service.store import templates as rows
 from sandbox.service.store.database import Database
-from sandbox.service.store.templates import MOST_LOGS, BuildRecord, TemplateRecord
+from sandbox.service.store.tables import templates as rows
+from sandbox.service.store.tables.templates import MOST_LOGS, BuildRecord, TemplateRecord
 from sandbox.service.templates import builds
 from sandbox.service.templates.archives import Archives
 from sandbox.service.templates.builds import LOG_BYTES, Builds, Order

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from sandbox.service.fleet import waking
+from sandbox.service.fleet.admission.workers import Workers
 from sandbox.service.fleet.changes import Changes
 from sandbox.service.fleet.live_sandbox import LiveSandbox
-from sandbox.service.fleet.workers import Workers
 from sandbox.service.http.problems import Problem, ProblemCode
 
 

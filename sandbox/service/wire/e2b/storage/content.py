@@ -17,12 +17,12 @@ from sandbox.aio import AsyncEnvironment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import StatResult
 from sandbox.service.house import House, house_of
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.http.reading import body_of
 from sandbox.service.keys import Caller, Scope, check_scope
 from sandbox.service.operators.facts import note
 from sandbox.service.routes import files as moving
-from sandbox.service.store.volumes import VolumeRecord
+from sandbox.service.store.tables.volumes import VolumeRecord
 from sandbox.service.tenants.metering import visit_of
 from sandbox.service.volumes.content import PLACE
 from sandbox.service.wire.e2b import bodies

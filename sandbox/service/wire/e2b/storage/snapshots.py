@@ -12,12 +12,12 @@ from sandbox.errors import SandboxError
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.fleet.waking import OPTION as WAKE
 from sandbox.service.house import House, Manager, Reader, house_of
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.http.reading import body_of
 from sandbox.service.keys import Caller
-from sandbox.service.store.snapshots import SnapshotRecord
+from sandbox.service.store.tables.snapshots import SnapshotRecord
 from sandbox.service.wire.e2b import answers, bodies
-from sandbox.service.wire.e2b.access import OPTIONS, options_of
+from sandbox.service.wire.e2b.envd.access import OPTIONS, options_of
 from sandbox.service.wire.e2b.errors import ApiRoute, api_error
 from sandbox.service.wire.e2b.paging import MOST_ITEMS, page
 from sandbox.service.wire.e2b.sandboxes import BODY_BYTES, domain_of, sandbox_of

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from sandbox.service.house import House, Manager, Reader, User, house_of
-from sandbox.service.http.reading import body_of
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.keys import Caller
-from sandbox.service.store.volumes import VolumeRecord
+from sandbox.service.store.tables.volumes import VolumeRecord
 from sandbox.service.wire.e2b import bodies
 from sandbox.service.wire.e2b.errors import ApiRoute
 from sandbox.service.wire.e2b.sandboxes import BODY_BYTES

@@ -8,7 +8,7 @@ from typing import Any
 
 from sandbox.limits import MIB
 from sandbox.service.settings import Settings
-from sandbox.service.store.templates import BuildRecord, Tag, TemplateRecord
+from sandbox.service.store.tables.templates import BuildRecord, Tag, TemplateRecord
 from sandbox.service.templates.build_log import Entry
 from sandbox.service.wire.e2b.answers import ENVD_VERSION
 

@@ -16,11 +16,11 @@ from sandbox.docker.spec import SandboxSpec
 from sandbox.limits import MIB
 from sandbox.service.house import House, Manager, Reader, house_of
 from sandbox.service.http.bodies import CreateSandbox
+from sandbox.service.http.payloads.reading import body_of
 from sandbox.service.http.problems import Problem, ProblemCode
-from sandbox.service.http.reading import body_of
 from sandbox.service.keys import Caller
 from sandbox.service.operators.facts import note
-from sandbox.service.store.templates import BuildRecord, TemplateRecord
+from sandbox.service.store.tables.templates import BuildRecord, TemplateRecord
 from sandbox.service.templates.build_log import LEVELS, page
 from sandbox.service.templates.builds import Order
 from sandbox.service.templates.names import parse_name

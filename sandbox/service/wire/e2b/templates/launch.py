@@ -10,7 +10,7 @@ from typing import Any
 from sandbox.aio import AsyncEnvironment
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.operations import HostArguments
-from sandbox.service.wire.e2b.access import USER
+from sandbox.service.wire.e2b.envd.access import USER
 
 # How often it is asked whether the sandbox is ready: soon first, and then as E2B does.
 FIRST_WAIT_SECONDS, MOST_WAIT_SECONDS = 0.1, 2.0

@@ -13,7 +13,7 @@ from sandbox.docker.builds.steps import Plan
 from sandbox.errors import SandboxError
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.templates.archives import HASH
-from sandbox.service.wire.e2b.access import HOME, USER
+from sandbox.service.wire.e2b.envd.access import HOME, USER
 
 from .bodies import StartBuild, Step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sandbox.docker.builds.log import BuildLog, LogEntry
+from sandbox.docker.builds.step_hints import hint_for_step
 
 
 def test_lines_are_whole_and_printable() -> None:
@@ -39,3 +40,10 @@ def test_a_log_and_its_lines_have_an_end() -> None:
     log.say("it failed", "error")
     assert sum(len(entry.text) for entry in entries) < 10_200
     assert [entry.level for entry in entries[-2:]] == ["warn", "error"]
+
+
+def test_a_step_that_failed_gets_a_hint_by_what_it_printed_or_by_its_status() -> None:
+    assert "apt-get update" in hint_for_step(100, ["Reading package lists...", "E: Unable to locate package nosuch"])
+    assert "CA bundle" in hint_for_step(60, ["curl: (60) SSL certificate problem: unable to get local issuer certificate"])
+    assert "not found" in hint_for_step(127, ["sh: nosuch: not found"])
+    assert "cache" in hint_for_step(1, [])

@@ -24,7 +24,7 @@ from sandbox.service.requests.output import OutputLog
 from sandbox.service.requests.spill import SpillRoom
 from sandbox.service.requests.under_way import Requests, RequestUnderWay, digest_of
 from sandbox.service.store.database import Database
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 from tests.integration.observing import eventually
 
 

@@ -17,12 +17,12 @@ from sandbox.network.policy import Network
 from sandbox.network.rules import Rule
 from sandbox.network.services.service import Service
 from sandbox.service.clock import now
-from sandbox.service.fleet.admission import narrowed_record
+from sandbox.service.fleet.admission.admission import narrowed_record
 from sandbox.service.http.bodies import CreateSandbox, read_body
 from sandbox.service.http.limits import BOUNDED
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.settings import Settings, read_settings
-from sandbox.service.store.sandboxes import SandboxRecord
+from sandbox.service.store.tables.sandboxes import SandboxRecord
 from sandbox.service.tenants import ceiling as under
 from sandbox.service.tenants.rules import Ceiling
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from sandbox.errors import ErrorCode
-from sandbox.service.fleet import turns as module
-from sandbox.service.fleet.turns import NOBODY, Turns
+from sandbox.service.fleet.admission import turns as module
+from sandbox.service.fleet.admission.turns import NOBODY, Turns
 from sandbox.service.http.problems import Problem
 
 

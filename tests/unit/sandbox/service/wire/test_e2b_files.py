@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from sandbox.service.wire.e2b import signatures
-from sandbox.service.wire.e2b.files import is_zipped
-from sandbox.service.wire.e2b.signatures import AT_ONCE, Signed
+from sandbox.service.wire.e2b.envd import signatures
+from sandbox.service.wire.e2b.envd.files import is_zipped
+from sandbox.service.wire.e2b.envd.signatures import AT_ONCE, Signed
 
 TEXT, NOISE = b"all work and no play " * 500, random.Random(1).randbytes(8000)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sandbox.service.wire.e2b.parents import PROGRAM
+from sandbox.service.wire.e2b.envd.parents import PROGRAM
 
 
 def make(folder: Path, home: Path, name: str = "") -> int:

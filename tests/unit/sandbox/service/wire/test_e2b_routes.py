@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from sandbox.service.http.route_table import all_routes
-from sandbox.service.wire.e2b.access import token_of
+from sandbox.service.wire.e2b.envd.access import token_of
 from sandbox.service.wire.e2b.unknown import METHODS, ROOTS
 from tests.unit.sandbox.service.test_authorisation import LEVELS, OWN, TENANT, Service, running
 from tests.unit.sandbox.service.test_authorisation import no_engine as no_engine

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.service.wire.e2b import watching as watching_module
-from sandbox.service.wire.e2b.watching import Watcher, Watchers, _parsed, program
+from sandbox.service.wire.e2b.envd import watching as watching_module
+from sandbox.service.wire.e2b.envd.watching import Watcher, Watchers, _parsed, program
 
 
 @contextmanager

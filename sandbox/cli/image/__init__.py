@@ -1,0 +1,1 @@
+"""The commands ``gamebox image``: build images, list and remove them, and move them between machines."""

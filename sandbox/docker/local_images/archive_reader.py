@@ -1,0 +1,315 @@
+"""Read the archive of an image, in the format of ``docker save``, which anybody may have written. Nothing of it is unpacked.
+
+Everything is bounded before it is read: bytes by the limit of the caller, headers by ``_MOST_READ``, members and layers by number.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import posixpath
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, TypeGuard, cast
+
+from sandbox.docker.builds.engine_images import MOST_LAYERS
+from sandbox.errors import ErrorCode, SandboxError
+from sandbox.readers import Hint
+from sandbox.text.wording import size, value_text
+
+_MOST_JSON = 4 << 20
+_MOST_MEMBERS = 10_000
+_MOST_FILES = 2_000_000
+_MOST_READ = 1 << 20
+"""A header of a tar may say that a name has any number of bytes, and tarfile would read them all at once."""
+_CHUNK = 1 << 20
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_GZIP = b"\x1f\x8b"
+_DAMAGED = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError, RecursionError, MemoryError)
+
+
+def unsafe(problem: str) -> SandboxError:
+    """Return the error for an archive that is no image which can be imported."""
+    return SandboxError(
+        ErrorCode.unsafe_archive,
+        f"The archive cannot be imported: {problem}.",
+        "Use one that `gamebox image export` or `docker save` wrote, of one image.",
+    )
+
+
+class ArchiveReader:
+    """The one image of an archive, checked when this is made: its ``config``, ``names``, layers and the bytes of those.
+
+    Raises SandboxError ``unsafe_archive`` for what contradicts itself, is damaged, or has more than ``most_bytes`` unpacked.
+    """
+
+    def __init__(self, file: BinaryIO, most_bytes: int) -> None:
+        self._file, self._most_bytes = file, most_bytes
+        self.bytes = self._files = 0
+        with _worded():
+            members = self._members()
+            listed = self._listed(members)
+            self.names = tuple(str(name)[:512] for name in listed.get("RepoTags") or ())
+            self.layers = tuple(_resolved(members, name) for name in listed["Layers"])
+            self.config = self._config(members, listed["Config"])
+            self.diff_ids = tuple(self.config["rootfs"]["diff_ids"])
+            self._sizes = self._check_layers()
+
+    # The outer archive
+
+    def _tar(self) -> tarfile.TarFile:
+        """Open the archive from its beginning."""
+        self._file.seek(0)
+        is_packed = self._file.read(2) == _GZIP
+        self._file.seek(0)
+        source = cast("BinaryIO", gzip.GzipFile(fileobj=self._file)) if is_packed else self._file
+        return tarfile.open(fileobj=_Bounded(source, self._most_bytes), mode="r:")
+
+    def _members(self) -> dict[str, tarfile.TarInfo]:
+        members: dict[str, tarfile.TarInfo] = {}
+        with self._tar() as tar:
+            for count, member in enumerate(_each(tar)):
+                name = _normal(member.name)
+                if count >= _MOST_MEMBERS:
+                    raise unsafe(f"it has more than {_MOST_MEMBERS} members")
+                if name in members and not member.isdir():
+                    raise unsafe(f"it has {value_text(name)} twice")
+                if member.issparse() or member.size < 0:
+                    raise unsafe(f"{value_text(name)} is not a plain file")
+                members[name] = member
+        return members
+
+    def _listed(self, members: dict[str, tarfile.TarInfo]) -> dict[str, Any]:
+        if "manifest.json" not in members:
+            raise unsafe("it has no manifest.json")
+        listed = self._json(members, "manifest.json")
+        if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
+            raise unsafe("its manifest.json lists no image")
+        if len(listed) > 1:
+            raise unsafe(f"it has {len(listed)} images")
+        found: dict[str, Any] = listed[0]
+        layers, names = found.get("Layers"), found.get("RepoTags")
+        if not _are_texts(layers) or not layers or not isinstance(found.get("Config"), str):
+            raise unsafe("its manifest.json does not say what the image is made of")
+        if names is not None and not _are_texts(names):
+            raise unsafe("its manifest.json does not say what the image is made of")
+        if len(layers) > MOST_LAYERS:
+            raise unsafe(f"it has {len(layers)} layers, and an engine takes {MOST_LAYERS}")
+        return found
+
+    def _config(self, members: dict[str, tarfile.TarInfo], name: str) -> dict[str, Any]:
+        found = self._json(members, name)
+        rootfs = found.get("rootfs") if isinstance(found, dict) else None
+        ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+        if not isinstance(found, dict) or not _are_texts(ids) or not all(_DIGEST.fullmatch(each) for each in ids):
+            raise unsafe("its configuration does not name its layers")
+        if len(ids) != len(self.layers):
+            raise unsafe(f"its configuration names {len(ids)} layers, and its manifest {len(self.layers)}")
+        return found
+
+    def _json(self, members: dict[str, tarfile.TarInfo], name: str) -> Any:
+        wanted = _resolved(members, name)
+        if members[wanted].size > _MOST_JSON:
+            raise unsafe(f"{value_text(wanted)} has {size(members[wanted].size)}")
+        with self._tar() as tar:
+            content = _content(tar, wanted).read(_MOST_JSON)
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise unsafe(f"{value_text(wanted)} is not JSON") from None
+
+    # The layers
+
+    def _check_layers(self) -> dict[str, int]:
+        """Read each layer whole, and return its bytes unpacked. Their hashes must be those that the configuration names."""
+        wanted: dict[str, str] = {}
+        for name, digest in zip(self.layers, self.diff_ids, strict=True):
+            if wanted.setdefault(name, digest) != digest:
+                raise unsafe(f"{value_text(name)} is two layers")
+        sizes: dict[str, int] = {}
+        with self._tar() as tar:
+            for member in _each(tar):
+                name = _normal(member.name)
+                if name not in wanted or not member.isreg():
+                    continue
+                hashed = _Hashed(_unpacked(cast("BinaryIO", tar.extractfile(member))), self._most_bytes - self.bytes)
+                self._check_files(hashed, name)
+                if f"sha256:{hashed.finish()}" != wanted[name]:
+                    raise unsafe(f"the layer {value_text(name)} has not the hash that the configuration names")
+                sizes[name] = hashed.count
+                self.bytes += hashed.count
+        if missing := sorted(wanted.keys() - sizes.keys()):
+            raise unsafe(f"the layer {value_text(missing[0])} is missing")
+        return sizes
+
+    def _check_files(self, layer: _Hashed, name: str) -> None:
+        with tarfile.open(fileobj=layer, mode="r:") as tar:
+            for member in _each(tar):
+                self._files += 1
+                if self._files > _MOST_FILES:
+                    raise unsafe(f"it has more than {_MOST_FILES} files")
+                if member.issparse():
+                    raise unsafe(f"{value_text(member.name)} in the layer {value_text(name)} is a sparse file")
+                parts = member.name.split("/") + (member.linkname.split("/") if member.islnk() else [])
+                if ".." in parts:
+                    raise unsafe(f"{value_text(member.name)} in the layer {value_text(name)} leads out of it")
+
+    def layer_contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
+        """Yield each layer once, in the order of the archive: its name, its bytes unpacked, and pieces, to be used before the next.
+
+        What was changed since it was checked has another hash, and the engine refuses it.
+        """
+        with _worded(), self._tar() as tar:
+            for member in _each(tar):
+                name = _normal(member.name)
+                if name in self._sizes and member.isreg():
+                    content = _unpacked(cast("BinaryIO", tar.extractfile(member)))
+                    yield name, self._sizes[name], _exactly(content, self._sizes[name])
+
+
+class _Bounded(io.RawIOBase):
+    """A file that raises for one read of too much, and for a place behind the most bytes."""
+
+    def __init__(self, source: BinaryIO, most_bytes: int) -> None:
+        self._source, self._most = source, most_bytes
+
+    def read(self, count: int = -1, /) -> bytes:
+        if count < 0 or count > _MOST_READ:
+            raise unsafe("it has a header that is too long")
+        found = self._source.read(count)
+        self._check(self._source.tell())
+        return found
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        if whence == io.SEEK_SET:
+            self._check(offset)
+        return self._source.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._source.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    def _check(self, place: int) -> None:
+        if place > self._most:
+            raise too_large(self._most)
+
+
+class _Hashed(io.RawIOBase):
+    """A file that is read once, forward, and hashed: ``seek`` goes forward by reading."""
+
+    def __init__(self, source: BinaryIO, most_bytes: int) -> None:
+        self._source, self._most = source, most_bytes
+        self._digest = hashlib.sha256()
+        self.count = 0
+
+    def read(self, count: int = -1, /) -> bytes:
+        if count < 0 or count > _MOST_READ:
+            raise unsafe("a layer has a header that is too long")
+        return self._take(count)
+
+    def _take(self, count: int) -> bytes:
+        found = self._source.read(count)
+        self._digest.update(found)
+        self.count += len(found)
+        if self.count > self._most:
+            raise too_large(self._most)
+        return found
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        if whence != io.SEEK_SET or offset < self.count:
+            raise unsafe("a layer is damaged")
+        while self.count < offset and self._take(min(_CHUNK, offset - self.count)):
+            pass
+        return self.count
+
+    def tell(self) -> int:
+        return self.count
+
+    def seekable(self) -> bool:
+        return True
+
+    def finish(self) -> str:
+        """Read the rest, and return the hash of all."""
+        while self._take(_CHUNK):
+            pass
+        return self._digest.hexdigest()
+
+
+def too_large(most_bytes: int) -> SandboxError:
+    """Return the error for an archive that unpacks to too much."""
+    return SandboxError(
+        ErrorCode.unsafe_archive,
+        f"The archive cannot be imported: it unpacks to more than {size(most_bytes)}.",
+        Hint("If you trust it, allow more bytes.", cli="If you trust it, allow more with --max-size."),
+    )
+
+
+@contextmanager
+def _worded() -> Iterator[None]:
+    """Turn what the parsers raise into the error for an unsafe archive."""
+    try:
+        yield
+    except SandboxError:
+        raise
+    except _DAMAGED as error:
+        raise unsafe(f"it is damaged ({type(error).__name__})") from error
+
+
+def _unpacked(source: BinaryIO) -> BinaryIO:
+    is_packed = source.read(2) == _GZIP
+    source.seek(0)
+    return cast("BinaryIO", gzip.GzipFile(fileobj=source)) if is_packed else source
+
+
+def _each(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members one after another; those before are forgotten, which may be millions."""
+    while (member := tar.next()) is not None:
+        tar.members = []  # type: ignore[attr-defined]
+        yield member
+
+
+def _content(tar: tarfile.TarFile, wanted: str) -> BinaryIO:
+    for member in _each(tar):
+        if _normal(member.name) == wanted and member.isreg():
+            return cast("BinaryIO", tar.extractfile(member))
+    raise unsafe(f"{value_text(wanted)} is missing")
+
+
+def _exactly(source: BinaryIO, count: int) -> Iterator[bytes]:
+    left = count
+    while left:
+        piece = source.read(min(_CHUNK, left))
+        if not piece:
+            raise unsafe("it was changed while it was read")
+        left -= len(piece)
+        yield piece
+
+
+def _resolved(members: dict[str, tarfile.TarInfo], name: str) -> str:
+    """Return the name of a file of the archive; ``docker save`` makes links of layers that are there already."""
+    wanted = _normal(name)
+    found = members.get(wanted)
+    if found is not None and found.issym():
+        wanted = posixpath.normpath(posixpath.join(posixpath.dirname(wanted), found.linkname))
+        found = members.get(wanted)
+    if found is None or not found.isreg():
+        raise unsafe(f"{value_text(name)} is missing")
+    return wanted
+
+
+def _normal(name: str) -> str:
+    normal = posixpath.normpath(name)
+    if name.startswith("/") or normal.startswith("../") or "\0" in name:
+        raise unsafe(f"the name {value_text(name)} leads out of it")
+    return normal
+
+
+def _are_texts(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)

@@ -1,0 +1,1 @@
+"""The tables of the store, one file each: what is written to them and read from them."""

@@ -1,0 +1,69 @@
+"""The package sources of this host, which the steps of a build reach: their addresses, and nothing of this host itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox import SandboxError
+from sandbox.docker.local_images.building import find_bundle
+from sandbox.docker.local_images.package_sources import address_rules, find_package_sources
+from sandbox.network.addresses import parse_address
+from sandbox.network.policy import judge_address, judge_host
+from sandbox.packages import host_indexes
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    """What pip and npm are configured with is asked once for a process."""
+    for each in (host_indexes.find_pypi_index, host_indexes.find_npm_registry):
+        each.cache_clear()
+    yield
+    for each in (host_indexes.find_pypi_index, host_indexes.find_npm_registry):
+        each.cache_clear()
+
+
+def test_addresses_that_are_not_public_are_opened_with_the_ports_of_the_sources() -> None:
+    assert address_rules(["http://10.1.2.3/debian", "https://10.1.2.3:8443/simple/", "https://[fd12::7]/"]) == [
+        *("10.1.2.3:80", "10.1.2.3:443", "10.1.2.3:8443"), "[fd12::7]:80", "[fd12::7]:443",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "168.63.129.16", "[fd00:ec2::254]", "[::ffff:169.254.169.254]",
+     "8.8.8.8", "no-such-host.invalid", "a b"],
+)  # fmt: skip
+def test_this_host_and_its_cloud_stay_closed_and_public_addresses_need_no_rule(host: str) -> None:
+    assert address_rules([f"http://{host}/simple/"]) == []
+
+
+def test_indexes_are_given_to_the_steps_but_for_those_on_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "https://someone:hidden@10.9.9.9/simple/")
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:4873/")
+    monkeypatch.setenv("GAMEBOX_PACKAGE_HOSTS", "10.8.8.8:8443")
+    found = find_package_sources()
+    assert found.secrets["PIP_INDEX_URL"] == found.secrets["UV_DEFAULT_INDEX"] == "https://someone:hidden@10.9.9.9/simple/"
+    assert found.variables == {}
+    assert {"10.9.9.9:443", "10.8.8.8:8443"} <= set(found.rules)
+    network = found.network()
+    address = parse_address("10.9.9.9")
+    assert address is not None
+    assert judge_address(network, "index.example.com", address, 443).allowed
+    assert not judge_address(network, "index.example.com", address, 22).allowed
+    assert not judge_host(network, "10.9.9.8", 443).allowed
+
+
+def test_the_certificates_that_are_named_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("named", "variable", "own"):
+        (tmp_path / name).write_text(name)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "own"))
+    monkeypatch.delenv("GAMEBOX_CA_BUNDLE", raising=False)
+    assert find_bundle(None) == tmp_path / "own"
+    monkeypatch.setenv("GAMEBOX_CA_BUNDLE", str(tmp_path / "variable"))
+    assert find_bundle(None) == tmp_path / "variable"
+    assert find_bundle(tmp_path / "named") == tmp_path / "named"
+    with pytest.raises(SandboxError, match="not a file"):
+        find_bundle(tmp_path / "missing")
