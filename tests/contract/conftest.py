@@ -22,9 +22,12 @@ OF_THE_GUEST = (
 )  # fmt: skip
 # And these of other modules, which take longest.
 SLOW_OF_THE_GUEST = ("test_pipes_made_larger_are_taken_whole_at_the_end",)
-# What depends most on the image, the shell and the programs beside it: in the images of ``images.py`` these take part as a whole,
-# other modules the first test (25 s of 5 minutes). ``--image-matrix`` runs all of them.
-OF_THE_IMAGE = ("test_run", "test_shell")
+# What depends most on the image, and runs in those of ``images.py``; of other modules the first test does. ``--image-matrix`` runs
+# all of them there (five minutes instead of one).
+OF_THE_IMAGE = (
+    "test_run", "test_the_shell_counts_the_lines_of_the_command_from_one", "test_a_syntax_error_of_a_command_has_a_code",
+    "test_a_search_says_that_a_folder_could_not_be_read",
+)  # fmt: skip
 _first_of: dict[tuple[str, str], str] = {}
 
 
@@ -34,7 +37,7 @@ def _takes_part(metafunc: pytest.Metafunc, backend: Backend) -> bool:
     if backend.name == "remote" and metafunc.config.getoption("--all-over-service") is not True:
         if module not in OF_THE_GUEST:
             return name not in SLOW_OF_THE_GUEST
-    elif not backend.extra_image or module in OF_THE_IMAGE or metafunc.config.getoption("--image-matrix") is True:
+    elif not backend.extra_image or {module, name} & set(OF_THE_IMAGE) or metafunc.config.getoption("--image-matrix") is True:
         return True
     return _first_of.setdefault((backend.name, module), name) == name
 

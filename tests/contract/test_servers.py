@@ -78,7 +78,7 @@ def test_one_that_a_command_leaves_behind_is_told(env: SandboxedEnvironment) -> 
     done(env.kill(ident))
 
 
-@pytest.mark.needs("shell")
+@pytest.mark.needs("shell", "python")
 def test_one_within_a_command_that_is_waited_for_is_not(env: SandboxedEnvironment) -> None:
     other = done(env.run("exec sleep 63", background=True)).id
     code = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); open('up', 'w'); time.sleep(0.6)"
