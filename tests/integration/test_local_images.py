@@ -20,6 +20,7 @@ from sandbox.docker.builds.log import LogEntry
 from sandbox.docker.local_images.archives import export_file, export_image, import_image
 from sandbox.docker.local_images.stored import list_images, remove_image
 from sandbox.errors import ErrorCode
+from sandbox.readers import hint_for
 from tests.programs import run_gamebox
 
 from .made_images import busybox_image, static_busybox
@@ -45,7 +46,7 @@ def base(client: docker.DockerClient) -> Iterator[str]:
     yield made
     for image in list_images():
         if image.name.startswith(NAME):
-            remove_image(image.name)
+            remove_made(client, image.name)  # that of a sandbox which is still ending, too
     base_id = client.api.inspect_image(made)["Id"]
     # Its layers, and nobody else's: those of the cache are named by what they were built on.
     for image in client.api.images(all=True):
@@ -139,11 +140,13 @@ def test_an_image_moves_in_an_archive(base: str, tmp_path: Path, docker_env: Mak
     assert refused(lambda: export_file(tmp_path / "m.tar.gz", replace=False).__enter__()).code is ErrorCode.path_exists
     taken = refused(lambda: import_image(tmp_path / "m.tar.gz"))
     assert "has an image" in taken.message
-    assert "--replace" in taken.hint.cli
+    assert "--replace" in hint_for("cli", taken.hint)
     remove_image(f"{NAME}/m")
     done = import_image(tmp_path / "m.tar.gz")
     assert done.name == f"{NAME}/m"
     assert docker_env(done.name, limits=SMALL).run("cat /made; echo $MODE").unwrap().stdout == "kept\nmoved\n"
+    assert "in use" in refused(lambda: remove_image(done.name)).message
+    Image.of(done.name).env(A="1").build(f"{NAME}/child", network=Network.none())
     (kind,) = [each.kind for each in list_images() if each.name == done.name]
     assert kind == "imported"
     assert ImageStore("").find(done.name) is not None
