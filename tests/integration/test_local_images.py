@@ -25,6 +25,7 @@ from tests.programs import run_gamebox
 
 from .made_images import busybox_image, static_busybox
 from .made_images import remove_image as remove_made
+from .observing import eventually
 from .own_engine import lacking
 
 pytestmark = pytest.mark.engine
@@ -44,16 +45,19 @@ def base(client: docker.DockerClient) -> Iterator[str]:
         lacking("no static busybox here (Debian: busybox-static)")
     made = busybox_image(client, busybox, TOOLS.split())
     yield made
-    for image in list_images():
-        if image.name.startswith(NAME):
-            remove_made(client, image.name)  # that of a sandbox which is still ending, too
-    base_id = client.api.inspect_image(made)["Id"]
-    # Its layers, and nobody else's: those of the cache are named by what they were built on.
-    for image in client.api.images(all=True):
-        if base_id in _parents(client, str(image["Id"])):
-            for tag in image["RepoTags"] or ():
-                remove_made(client, tag)
+    roots = {str(client.api.inspect_image(made)["Id"]), *(each.id for each in list_images() if each.name.startswith(NAME))}
+    eventually(lambda: not _removed(client, roots), seconds=60)  # an image goes when the last container of it is gone
     remove_made(client, made)
+
+
+def _removed(client: docker.DockerClient, roots: set[str]) -> list[str]:
+    """Remove what was built on these images, and those that were imported; return the names that there were."""
+    listed = client.api.images(all=True)
+    ours = [each for each in listed if each["Id"] in roots or roots & set(_parents(client, str(each["Id"])))]
+    tags = [tag for each in ours for tag in each["RepoTags"] or () if tag.startswith((NAME, "gamebox-build/"))]
+    for tag in tags:
+        remove_made(client, tag)
+    return tags
 
 
 def _parents(client: docker.DockerClient, image_id: str) -> list[str]:
