@@ -10,6 +10,7 @@ from .moved import MOVED, keep_old_paths
 if TYPE_CHECKING:
     from sandbox.docker.environment import DockerEnvironment
     from sandbox.docker.local_images.image import Image
+    from sandbox.docker.local_images.setups import set_up
     from sandbox.environment.base import Environment
     from sandbox.environment.command_error import CommandError
     from sandbox.network.connections import ConnectionFile
@@ -56,6 +57,7 @@ _HOMES = {
     "Service": ".network.services.service",
     "SideService": ".network.services.side_service",
     "PackageCache": ".packages.cache",
+    "set_up": ".docker.local_images.setups",
     "PoolStats": ".standby",
     "RemoteEnvironment": ".client.environment",
     "SandboxPool": ".pool",
@@ -92,6 +94,7 @@ __all__ = [
     "SideService",
     "Success",
     "ToolError",
+    "set_up",
 ]
 
 

@@ -46,6 +46,7 @@ def run_command(values: Mapping[str, Any]) -> int:
         "language",
         "approve",
         "history",
+        "devcontainer",
         "pull",
         "model_option",
         "fallback",
@@ -80,6 +81,8 @@ def run(options: Options) -> int:
     identities = options.identities(tasks)
     progress = Progress(len(tasks))
     warn_about_images(options, tasks, progress.screen)
+    for line in options.lines_about_images(tasks):
+        progress.screen.line(line, "dim")
     with ExitStack() as stack:
         stack.callback(progress.close)
         log = None if options.log is None else stack.enter_context(EventLog(options.log))

@@ -19,9 +19,11 @@ from agent.hub.inputs import check_inputs
 from agent.job.mcp_servers import Servers, with_servers
 from agent.job.models import ModelChoice, brain_of, make_brain
 from agent.job.options import COMMAND_SECONDS, check_language, workspace_bytes
+from agent.job.repository_image import check_devcontainer, devcontainer_note, follow_devcontainer, image_for
 from agent.job.skills import teach
 from agent.model.brain import Brain
 from agent.model.scripted import ScriptedModel
+from agent.repo.fitting_image import Choice
 from agent.views.terminal_approvals import require_approvals
 from sandbox.cli.errors import bad_input
 from sandbox.cli.sandbox_options import FLAGS, sandbox_of
@@ -33,6 +35,7 @@ from .setup import TASK, digest_of_agent, digest_of_file, digest_of_task
 from .tasks import BatchTask
 
 ORACLE = "oracle"
+_MOST_LINES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,7 @@ class Options:
     approve: str = "never"
     agents_md: bool = True
     history: bool = False
+    devcontainer: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
     pull: bool = False
@@ -72,6 +76,7 @@ class Options:
     model_option: Sequence[str] = ()
     fallback: Sequence[str] = ()
     layers: tuple[Layer, ...] = ()
+    _choices: dict[Path, Choice | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def spec(self) -> AgentSpec | None:
@@ -99,6 +104,8 @@ class Options:
             why = f"--approve {self.approve!r} has no effect in a batch: nobody can be asked."
             raise bad_input(why, "Use never, or risky, which refuses risky actions.")
         check_language(self.language)
+        if self.devcontainer:
+            check_devcontainer(self.image, local=self.local, sandbox=self.sandbox, has_repo=True)
         if self.spec is None:
             self._check_oracle()
         if self.thinks and not all(task.script for task in tasks):
@@ -153,7 +160,19 @@ class Options:
         """Return the image of a task's sandbox: its own, else that of the options, else the agent's."""
         if self.local:
             return "none, on this host"
-        return task.image or self.image or (self.spec and self.spec.image) or DEFAULT_IMAGE
+        named, own = task.image or self.image, (self.spec and self.spec.image) or DEFAULT_IMAGE
+        if named or task.repo is None or self.devcontainer:  # its devcontainer.json counts among the files of the task
+            return named or own
+        if task.repo not in self._choices:
+            self._choices[task.repo] = image_for(task.repo, self.spec, local=False, sandbox=self.sandbox)
+        choice = self._choices[task.repo]
+        return own if choice is None else choice.image
+
+    def lines_about_images(self, tasks: Sequence[BatchTask]) -> list[str]:
+        """Return what the user should know of images that were chosen for repositories, and of devcontainer.json files."""
+        chosen = [str(choice) for choice in self._choices.values() if choice is not None]
+        notes = [] if self.devcontainer or self.local else [devcontainer_note(task.repo, self.sandbox) for task in tasks]
+        return list(dict.fromkeys(line for line in (*chosen, *notes) if line))[:_MOST_LINES]
 
     def workspace_bytes(self, task: BatchTask) -> int | None:
         """Return the size of the workspace of a task's sandbox; None on this host. Raises SandboxError for an invalid
@@ -217,7 +236,10 @@ class Options:
         }
         if task.profile != FLAGS["profile"].default:
             options["profile"] = task.profile
-        made = sandbox_of(options, local=self.local, timeout_seconds=COMMAND_SECONDS)
+        build = None
+        if self.devcontainer and task.repo is not None and not (task.image or self.image):
+            options, build = follow_devcontainer(folder, options)
+        made = sandbox_of(options, local=self.local, timeout_seconds=COMMAND_SECONDS, build_image=build)
         for name, value in (*self.env.items(), *self.servers.secrets):
             made.hidden.hide(name, value)
         return made

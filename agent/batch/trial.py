@@ -25,6 +25,7 @@ from agent.record.resume import begin
 from agent.record.store import EventLog
 from agent.repo.changes import changes, diff_text
 from agent.repo.inside import GIT, repository_in
+from agent.repo.laid import find_laid, names_to_leave
 from agent.repo.scratch import scratch_folder
 from agent.repo.snapshot import Snapshot, take
 from agent.views.terminal_approvals import require_approvals
@@ -124,7 +125,7 @@ class Trial:
         with scratch_folder() as scratch:
             snapshot = self._snapshot(scratch / "before")
             with self._sandbox(snapshot, scratch, "agent") as sandbox:
-                self._lay_repository(sandbox, snapshot)
+                snapshot = self._lay_repository(sandbox, snapshot)
                 run = self._run(sandbox)
                 fields.update(of_run(run))
                 trajectory = record_of_run(
@@ -137,13 +138,15 @@ class Trial:
                     self._keep_diff(sandbox, snapshot, scratch / "after")
                 return verdict_of(self.task, sandbox, partial(self._sandbox, snapshot, scratch, "verifier"))
 
-    def _lay_repository(self, sandbox: Environment, snapshot: Snapshot | None) -> None:
+    def _lay_repository(self, sandbox: Environment, snapshot: Snapshot | None) -> Snapshot | None:
         if snapshot is None:
-            return
+            return None
+        snapshot = find_laid(sandbox, snapshot)
         history, room = self.parts.history or self.task.history, self.parts.workspace_bytes(self.task)
-        problem = repository_in(sandbox, snapshot.size_bytes, room, history=history)
+        problem = repository_in(sandbox, snapshot.size_bytes, room, history=history, without=snapshot.laid)
         if problem:
             self._say(problem)
+        return snapshot
 
     def _snapshot(self, copy: Path) -> Snapshot | None:
         if self.task.repo is None:
@@ -220,7 +223,7 @@ class Trial:
             writer.forget()  # the run cannot be resumed: the task is done again
 
     def _keep_diff(self, sandbox: Environment, snapshot: Snapshot, after: Path) -> None:
-        answer = answered(sandbox.download, ".", after, without=(GIT,))
+        answer = answered(sandbox.download, ".", after, without=(GIT, *names_to_leave(snapshot)))
         if not answer.ok:
             self._say(f"no diff: {answer.error}")
             return

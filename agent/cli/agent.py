@@ -12,6 +12,7 @@ from sandbox.docker.spec import DEFAULT_IMAGE
 
 from .help import (
     AGENTS_HELP,
+    DEVCONTAINER_HELP,
     FALLBACK_HELP,
     LANGUAGE_HELP,
     MCP_CONFIG_HELP,
@@ -31,6 +32,10 @@ EPILOG = """Examples:
   gamebox agent "make the failing test pass" --repo . --model provider/name --check "python -m pytest -q" --verifier verifier
 
   gamebox agent "which tickets are about this code?" --repo . --model provider/name --mcp tracker=https://tracker.example.com/mcp
+
+  gamebox agent "make the failing test pass" --repo . --model provider/name --packages --setup "npm ci"
+
+  gamebox agent "make the failing test pass" --repo . --model provider/name --devcontainer
 
   gamebox agent "what is 17 * 23?" --agent math --model provider/name
 
@@ -56,7 +61,7 @@ _FALLBACK = typer.Option([], "--fallback", metavar="MODEL", help=FALLBACK_HELP)
 _HEADER = typer.Option([], "--mcp-header", metavar="NAME:HEADER=VARIABLE", help=MCP_HEADER_HELP)
 _MCP_CONFIG = typer.Option(None, "--mcp-config", metavar="FILE", help=MCP_CONFIG_HELP)
 _SANDBOX_HELPS = {
-    "image": f"Image of the sandbox; by default the agent's own, or {DEFAULT_IMAGE}.",
+    "image": f"Image of the sandbox; by default the agent's own, one that fits the repository's files, or {DEFAULT_IMAGE}.",
     "memory": "Memory limit of the sandbox, as in 512m or 2g.",
     "cpus": "Number of processors the sandbox may use.",
     "keep": "Leave the sandbox running when the run has ended, as run-ID, without its --network and --allow.",
@@ -69,6 +74,7 @@ _RECORD_CHANGES = typer.Option(
 _HISTORY = typer.Option(
     False, "--history", help="Copy the repository's commits, too; without it the copy has a single commit."
 )
+_DEVCONTAINER = typer.Option(False, "--devcontainer", help=DEVCONTAINER_HELP)
 _OTEL = typer.Option(None, "--otel/--no-otel", help=OTEL_HELP)
 _APPROVE = typer.Option("never", metavar="never|risky|always", help="When to ask you for approval of an action.")
 
@@ -107,6 +113,7 @@ def agent(
     local: bool = typer.Option(False, "--local", help="Run on this host WITHOUT isolation."),
     record_changes: bool = _RECORD_CHANGES,
     history: bool = _HISTORY,
+    devcontainer: bool = _DEVCONTAINER,
     log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Do not record the run; it cannot be resumed."),
     otel: bool | None = _OTEL,

@@ -50,6 +50,7 @@ _COMMANDS = {
     "image": LazyCommand(
         "sandbox.cli.image.commands:app", "Build images for sandboxes, list and remove them, and move them between machines."
     ),
+    "setups": LazyCommand("sandbox.cli.setups:app", "List and remove what --setup has installed."),
     "batch": LazyCommand("agent.cli.batch:batch", "Run many tasks."),
     "serve": LazyCommand("sandbox.cli.serve:app", "Serve sandboxes over HTTP until SIGTERM."),
     "rm": LazyCommand(

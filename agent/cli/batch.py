@@ -11,6 +11,7 @@ from sandbox.cli.sandbox_options import OF_KEPT, with_sandbox_options
 
 from .help import (
     AGENTS_HELP,
+    DEVCONTAINER_HELP,
     FALLBACK_HELP,
     LANGUAGE_HELP,
     MCP_CONFIG_HELP,
@@ -91,6 +92,7 @@ def batch(
         False, "--redo-changed", help="Repeat tasks that have changed since their last result."
     ),
     history: bool = typer.Option(False, "--history", help="Copy the commits of the tasks' repositories, too."),
+    devcontainer: bool = typer.Option(False, "--devcontainer", help=DEVCONTAINER_HELP),
     log: Path | None = typer.Option(None, metavar="FILE", help=LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Do not record the runs."),
     otel: bool | None = _OTEL,

@@ -10,6 +10,10 @@ from typing import Any
 import typer
 import typer.core
 
+DEVCONTAINER_HELP = (
+    "Use the image or Dockerfile that the repository's devcontainer.json names. Its steps run in sandboxes, with the network of "
+    "--network and --allow and the packages of --packages; commands that it would run are only shown."
+)
 AGENTS_HELP = "Folder of additional agents, which take precedence over all others; may be repeated."
 LANGUAGE_HELP = "Language to use instead of the agent's own: function_calling, json, tags or fenced."
 MODEL_OPTION_HELP = (

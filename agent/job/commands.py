@@ -27,6 +27,7 @@ from .job import Outcome, carry_out
 from .models import brain_of
 from .options import AgentOptions
 from .recorded import carry_out_recorded
+from .repository_image import devcontainer_note
 from .telemetry import tracing
 
 __all__ = ["brain_of", "opener", "run_agent", "run_check", "show_ending", "show_outcome", "show_proofs"]
@@ -41,7 +42,7 @@ def run_agent(arguments: Mapping[str, Any], *, model_is_default: bool = False) -
     beside = ("as_json", "log", "no_log", "no_agents_md", "otel")
     values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in arguments.items() if n not in beside}
     named = AgentOptions.of_command({**values, "agents_md": not arguments["no_agents_md"]})
-    options = named.with_repository(Path.cwd())
+    options = named.with_repository(Path.cwd()).with_image()
     if (
         model_is_default
         and options.model is not None
@@ -58,6 +59,9 @@ def run_agent(arguments: Mapping[str, Any], *, model_is_default: bool = False) -
     screen = Screen()
     if options.repo != named.repo:
         screen.line(f"the repository is {options.repo}, the git work tree of this folder; --repo names another", "dim")
+    for line in (options.image_why, "" if options.devcontainer else devcontainer_note(options.repo, options.sandbox)):
+        if line:
+            screen.line(line, "dim")
     with tracing(arguments.get("otel"), lambda line: screen.line(line, "dim")) as layers:
         if arguments["no_log"]:
             return show_outcome(carry_out(replace(job, layers=layers), screen), screen, as_json=as_json)

@@ -22,6 +22,7 @@ from agent.record.file_changes import FileChanges
 from agent.repo.applying import apply
 from agent.repo.changes import Change, changes, diff_text
 from agent.repo.inside import GIT, repository_in
+from agent.repo.laid import find_laid, names_to_leave
 from agent.repo.scratch import scratch_folder
 from agent.repo.snapshot import SMALLER, Snapshot, take
 from agent.views.live_view import LiveView
@@ -168,7 +169,7 @@ def carry_out(job: Job, screen: Screen) -> Outcome:
         try:
             with progress():
                 start(job, environment, snapshot)
-            initialize_repository(job, environment, snapshot, screen)
+            snapshot = initialize_repository(job, environment, snapshot, screen)
             run = _run(job, environment, screen)
             if run.status is RunStatus.cancelled:
                 outcome = Outcome(run=run, interrupted=True)
@@ -222,12 +223,24 @@ def start(job: Job, environment: Environment, snapshot: Snapshot) -> None:
         raise SandboxError(ErrorCode.no_space, message, f"{SMALLER}.") from error
 
 
-def initialize_repository(job: Job, environment: Environment, snapshot: Snapshot, screen: Screen) -> None:
-    """Make the workspace of a new sandbox a git repository if there are files. Prints the reason if that fails."""
-    if job.repo is not None:
-        problem = repository_in(environment, snapshot.size_bytes, job.workspace_bytes, history=job.history)
-        if problem:
-            screen.line(problem, "yellow")
+def initialize_repository(job: Job, environment: Environment, snapshot: Snapshot, screen: Screen) -> Snapshot:
+    """Make the workspace of a new sandbox a git repository if there are files. Prints the reason if that fails.
+
+    Returns the snapshot with what the image had in the workspace.
+    """
+    if job.repo is None:
+        return snapshot
+    snapshot = find_laid(environment, snapshot)
+    if snapshot.laid:
+        shown = ", ".join(visible(path, one_line=True)[:80] for path in snapshot.laid[:MOST_PROBLEMS])
+        more = f" and {len(snapshot.laid) - MOST_PROBLEMS} more" if len(snapshot.laid) > MOST_PROBLEMS else ""
+        screen.line(f"in the workspace from its image, and not part of the changes: {shown}{more}", "dim")
+    problem = repository_in(
+        environment, snapshot.size_bytes, job.workspace_bytes, history=job.history, without=snapshot.laid
+    )
+    if problem:
+        screen.line(problem, "yellow")
+    return snapshot
 
 
 def _run(job: Job, environment: Environment, screen: Screen) -> AgentRun:
@@ -298,7 +311,7 @@ def collect_outcome(job: Job, run: AgentRun, environment: Environment, snapshot:
     """
     if run.status is RunStatus.environment_lost:
         return Outcome(run=run)
-    answer = answered(environment.download, ".", after, without=(GIT,))
+    answer = answered(environment.download, ".", after, without=(GIT, *names_to_leave(snapshot)))
     if not answer.ok:
         return Outcome(run=run, refused=_refused(answer))
     skipped = answer.result.skipped

@@ -32,13 +32,14 @@ from .ending import Ending, check_ends, check_verifier, schema_in, with_result
 from .job import Job
 from .mcp_servers import Servers, servers_of, with_servers
 from .models import ModelChoice, brain_for
+from .repository_image import check_devcontainer, follow_devcontainer, image_for
 
 APPROVALS = ("never", "risky", "always")
 # How long the sandbox of a run waits to be resumed or looked into, without --keep-seconds; then its guest ends it.
 KEEP_SECONDS = 3600.0
 # What is taken from any log: nothing in these reads the host, opens a network, changes a file of the user or brings code.
 _LIMITS = {"max_iterations", "max_cost", "max_seconds", "max_tokens", "memory", "cpus"}
-HARMLESS = frozenset(_LIMITS | {"task", "agent", "language", "approve", "agents_md", "record_changes"})
+HARMLESS = frozenset(_LIMITS | {"image_why", "task", "agent", "language", "approve", "agents_md", "record_changes"})
 _GRAVEST = ("repo", "allow", "network", "apply", "local")  # the gravest last
 _MOST_LISTED = 8
 # Options that an agent's sandbox cannot have: its folder is a copy of --repo, and its run finds it by the name run-ID.
@@ -58,7 +59,8 @@ class AgentOptions:
     model's options in the same form, ``fallback`` models to ask if it does not answer. None stands for the agent's own.
     ``check``, ``result_schema`` and ``verifier`` must hold before the run may end. With ``keep`` or ``keep_seconds``
     the sandbox of a recorded run stays, however the run ended. ``sandbox`` are further options of the sandbox (see
-    ``sandbox_options.FLAGS``). With ``python`` the agents of ``agents`` may name Python files beside them; a log
+    ``sandbox_options.FLAGS``). ``devcontainer`` follows the repository's devcontainer.json. ``image_why`` says why ``image`` was
+    chosen if nobody named it. With ``python`` the agents of ``agents`` may name Python files beside them; a log
     cannot set it. The values of headers (``mcp_header``) are not part of this, and those of variables are not in
     ``to_data``.
     """
@@ -97,6 +99,8 @@ class AgentOptions:
     verifier: str | None = None
     record_changes: bool = False
     history: bool = False
+    devcontainer: bool = False
+    image_why: str = ""
     keep: bool = False
     keep_seconds: float | None = None
     sandbox: Mapping[str, Any] = field(default_factory=dict)
@@ -270,6 +274,18 @@ class AgentOptions:
             return self
         return replace(self, repo=repository_around(folder))
 
+    def with_image(self) -> AgentOptions:
+        """Return a copy with an image that fits the repository, if neither the options nor the agent name one.
+
+        Raises SandboxError as ``found`` does, and ``engine_*``.
+        """
+        if self.image is not None or self.devcontainer:
+            return self
+        choice = image_for(self.repo, self.found()[1], local=self.local, sandbox=self.sandbox)
+        if choice is None:
+            return self
+        return replace(self, image=choice.image if choice.chosen else None, image_why=str(choice))
+
     def found(self) -> tuple[Hub, AgentSpec]:
         """Return all agents, and the one that is named. Raises SandboxError if it does not exist or lacks what it
         needs.
@@ -304,6 +320,8 @@ class AgentOptions:
                 "The task is empty.", 'Say what to do, as in: gamebox agent "make the failing test pass" ...'
             )
         check_language(self.language)
+        if self.devcontainer:
+            check_devcontainer(self.image, local=self.local, sandbox=self.sandbox, has_repo=self.repo is not None)
         for text in self.sandbox.get("env", ()):
             variable_of(text)
         services_of(self.sandbox.get("service", ()), self.sandbox.get("service_header", ()), os.environ)
@@ -337,7 +355,12 @@ class AgentOptions:
                 folder = Path(shutil.copytree(folder, folder.with_name("local"), symlinks=True))
             own = {name: getattr(self, name) for name in FLAGS if name in {f.name for f in fields(self)}}
             options = {**own, **self.sandbox, "image": self.image or image or DEFAULT_IMAGE, "workspace": folder}
-            made = sandbox_of(options, local=self.local, kept=kept, timeout_seconds=COMMAND_SECONDS)
+            build = None
+            if self.devcontainer and kept.inside is None:
+                options, build = follow_devcontainer(folder, options)
+            made = sandbox_of(
+                options, local=self.local, kept=kept, timeout_seconds=COMMAND_SECONDS, build_image=build
+            )
             for name, value in () if servers is None else servers.secrets:
                 made.hidden.hide(name, value)
             return made

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import shutil
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +21,9 @@ from agent.record import events as ev
 from agent.record import lineage
 from agent.record.resume import ENDS, GOES_ON, check_resumable, record, resume, told_of
 from agent.record.store import EventLog, RunRecord, RunWriter, record_of
+from agent.repo.beneath import read_file
 from agent.repo.ignoring import Rules
+from agent.repo.laid import checked
 from agent.repo.scratch import scratch_folder
 from agent.repo.snapshot import Snapshot, states_under
 from agent.views.screen import Screen
@@ -43,6 +47,9 @@ from .job import (
 )
 from .mailbox import mailbox_of
 from .options import AgentOptions
+
+LAID = "laid.json"
+MOST_LAID_BYTES = 8 << 20
 
 
 def carry_out_recorded(options: AgentOptions, log: EventLog, screen: Screen, layers: tuple[Layer, ...] = ()) -> Outcome:
@@ -121,7 +128,8 @@ def _in_sandbox(
         with progress():
             start(job, environment, snapshot)
         if not attached:
-            initialize_repository(job, environment, snapshot, screen)
+            snapshot = initialize_repository(job, environment, snapshot, screen)
+            _note_laid(options, snapshot)
         agent = agent_of(job, environment, screen)
         agent.hooks.append(Mailbox(mailbox_of(writer.log, writer.run), lambda line: screen.line(line, "yellow")))
         with listening(job.inbox, screen):
@@ -252,9 +260,28 @@ def _found_again(options: AgentOptions, before: Path, known: RunRecord) -> Snaps
     if not before.is_dir():
         raise _sandbox_gone(known, options)
     repo = options.repo
+    files = states_under(before)
     return Snapshot(
-        repo or before, before, Rules(repo if repo is not None and repo.is_dir() else before), states_under(before)
+        repo or before,
+        before,
+        Rules(repo if repo is not None and repo.is_dir() else before),
+        files,
+        laid=_noted_laid(before, files),
     )
+
+
+def _note_laid(options: AgentOptions, snapshot: Snapshot) -> None:
+    """Keep beside the copy what is not part of the changes, for a process that resumes the run."""
+    if snapshot.laid and not options.local:
+        snapshot.copy.with_name(LAID).write_text(json.dumps(snapshot.laid), encoding="utf-8")
+
+
+def _noted_laid(before: Path, files: Collection[str]) -> tuple[str, ...]:
+    try:
+        found = json.loads(read_file(before.with_name(LAID), MOST_LAID_BYTES))
+    except (OSError, ValueError):
+        return ()
+    return checked(found, files) if isinstance(found, list) else ()
 
 
 def _tidy(writer: RunWriter) -> None:

@@ -28,11 +28,12 @@ class Change:
 
 
 def changes(snapshot: Snapshot, folder: Path, skipped: Collection[str] = ()) -> list[Change]:
-    """Return what differs in ``folder``, sorted by path, without new files that the repository ignores and without
-    ``skipped``.
+    """Return what differs in ``folder``, sorted by path, without new files that the repository ignores or the image
+    brought (``snapshot.laid``), and without ``skipped``.
     """
     now = states_under(folder)
-    new = [p for p in now if p not in snapshot.files]
+    laid = tuple(f"{path}/" for path in snapshot.laid)
+    new = [p for p in now if p not in snapshot.files and not f"{p}/".startswith(laid)]
     ignored = snapshot.rules.ignored(new)
     unknown = tuple(f"{s.rstrip('/')}/" for s in skipped)
     found = [Change(p, None, now[p]) for p in new if p not in ignored]

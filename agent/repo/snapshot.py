@@ -42,7 +42,8 @@ class Snapshot:
     """A copy of the files of ``repo`` at ``copy``, with their states.
 
     ``left_out`` are links that lead out, or into .git; ``problems`` say what else of the repository is not in the
-    copy. ``size_bytes`` is the size of the copy.
+    copy. ``size_bytes`` is the size of the copy. ``laid`` are files and folders that the sandbox's image had in the
+    workspace beside them.
     """
 
     repo: Path
@@ -52,6 +53,7 @@ class Snapshot:
     left_out: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     size_bytes: int = 0
+    laid: tuple[str, ...] = ()
 
 
 def take(repo: Path, copy: Path, most_bytes: int | None = None, *, history: bool = False) -> Snapshot:

@@ -86,14 +86,17 @@ def policy_of(network: str, allow: Sequence[str]) -> Network:
     return Network.allow(*allow) if allow else Network.none()
 
 
-def cache_in(folder: Path | None, network: str = "none") -> PackageCache | None:
-    """Return the package cache of ``--cache``, for the indexes that this host uses. Raises SandboxError."""
-    from sandbox.packages.cache import PackageCache
+def cache_of(packages: bool, folder: Path | None, network: str = "none") -> PackageCache | None:
+    """Return the package cache of ``--packages`` and ``--cache``, for the indexes that this host uses. Raises SandboxError."""
+    from sandbox.packages.cache import PackageCache, user_folder
 
-    if folder is not None and network == "bridge":
-        raise bad_input(f"--cache {folder} has no effect with --network bridge.", "Leave one of them out.")
+    if folder is None and not packages:
+        return None
+    if network == "bridge":
+        option = "--packages" if folder is None else f"--cache {folder}"
+        raise bad_input(f"{option} has no effect with --network bridge.", "Leave one of them out.")
     hosts = tuple(os.environ.get("GAMEBOX_PACKAGE_HOSTS", "").split())
-    return None if folder is None else PackageCache(folder, private_hosts=hosts)
+    return PackageCache(user_folder() if folder is None else folder, private_hosts=hosts)
 
 
 def attach_kept(
@@ -101,7 +104,7 @@ def attach_kept(
     take_over: bool,
     network: str | None,
     allow: Sequence[str],
-    cache: Path | None,
+    cache: PackageCache | None,
     services: Sequence[Service],
     network_log: Path | None,
     report: Callable[[str], None],
@@ -112,6 +115,9 @@ def attach_kept(
     With ``remote``, or if a service is named in the environment, it is one of the service's.
     """
     if wants_service() if remote is None else remote:
+        if cache is not None:
+            why = f"--packages has no effect in {known}: the service decides that when a sandbox is made."
+            raise bad_input(why, "Leave it out, or make a sandbox with --packages.")
         return attach_remote(known, network, allow, connection_file(network_log, network or "none"))
     from sandbox.docker.environment import DockerEnvironment
 
@@ -121,7 +127,7 @@ def attach_kept(
         known,
         take_over=take_over,
         network=rules,
-        cache=cache_in(cache, network or "none"),
+        cache=cache,
         services=services or None,
         report=report,
     )

@@ -30,6 +30,7 @@ _OF_SERVICES = frozenset(
         "network",
         "allow",
         "network_log",
+        "packages",
         "memory",
         "cpus",
         "disk",

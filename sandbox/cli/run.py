@@ -50,6 +50,11 @@ EPILOG = """Examples:
     --service-header llm:X-Api-Key=API_KEY \\
     -- curl http://llm.internal/v1/
 
+  gamebox run --packages -- pip install rich
+
+  gamebox run --workspace . --setup "pip install -r requirements.txt" \\
+    -- python3 -m pytest -q
+
   gamebox run --allow example.com --network-log log.jsonl \\
     -- curl -sS https://example.com/
 

@@ -17,16 +17,23 @@ import typer
 from sandbox.docker.spec import DEFAULT_KEEP_SECONDS, Flag, SandboxSpec
 
 from .errors import bad_input
-from .network_options import attach_kept, cache_in, connection_file, policy_of, services_of
+from .network_options import attach_kept, cache_of, connection_file, policy_of, services_of
 from .remote import REMOTE, refuse_with_service, remote_sandbox, wants_service
 from .status_line import Progress
 
 if TYPE_CHECKING:
+    from sandbox.docker.environment import DockerEnvironment
     from sandbox.environment.sandboxed import SandboxedEnvironment
     from sandbox.limits import Limits
 
+_SETUP = (
+    "Command that installs what the workspace depends on. It sees only files such as requirements.txt or package.json, "
+    "and the package cache; it runs once for their content, and every later sandbox starts with what it made."
+)
+SETUP = Flag("setup", _SETUP, metavar="COMMAND")
 FLAGS: dict[str, Flag] = {
     **{flag.parameter: flag for f in fields(SandboxSpec) for flag in f.metadata.get("flags", ())},
+    SETUP.parameter: SETUP,
     REMOTE.parameter: REMOTE,
 }
 """Every option that asks for something of a sandbox, by the name of its parameter."""
@@ -35,6 +42,7 @@ _WITH_IN = frozenset(
     {
         "allow",
         "network",
+        "packages",
         "cache",
         "command",
         "timeout",
@@ -149,19 +157,21 @@ def sandbox_of(
     kept: Kept = Kept(),
     report: Callable[[str], None] | None = None,
     timeout_seconds: float | None = None,
+    build_image: Callable[[DockerEnvironment], str] | None = None,
 ) -> SandboxedEnvironment:
     """Return the sandbox that the options ask for, not started. Raises SandboxError for options that cannot be used.
 
     ``asked`` has values of ``FLAGS``; those that are left out have their defaults. Secrets of services come from the environment.
     ``report`` gets a line for each step of the start that takes time; standard error without it. ``timeout_seconds`` is that of
-    commands that name none.
+    commands that name none. ``build_image`` makes the image at the start, for the sandbox that is then made, and returns its id.
     """
     values = {name: flag.default for name, flag in FLAGS.items()} | dict(asked)
     report = report or Progress()
-    network, allow, cache = values["network"], values["allow"] or (), values["cache"]
+    network, allow = values["network"], values["allow"] or ()
     remote = not local and wants_service(values["remote"])
     if remote:
         refuse_with_service(values, FLAGS)
+    cache = cache_of(values["packages"], values["cache"], network or "none")
     if kept.inside is not None:
         services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
         return attach_kept(kept.inside, kept.take_over, network, allow, cache, services, values["network_log"], report, remote)
@@ -180,6 +190,7 @@ def sandbox_of(
     if remote:
         named = {name: values[name] for name in ("image", "workspace", "ca_bundle", "profile")}
         converted = {"limits": limits, "network": policy, "env": variables, "read_roots": read_roots}
+        converted["cache"] = values["packages"]
         keep_seconds = kept.seconds if kept.keep else None
         return remote_sandbox({**named, **converted}, name=kept.name, keep_seconds=keep_seconds, log=log)
     from sandbox.docker.environment import DockerEnvironment
@@ -193,25 +204,57 @@ def sandbox_of(
         "keep": kept.keep,
         "name": kept.name,
         "keep_seconds": kept.seconds,
-        "cache": cache_in(cache, network or "none"),
+        "cache": cache,
         "services": services,
         "read_roots": read_roots,
     }
     made = DockerEnvironment(**{**as_typed, **converted}, report=report)
     made.on_connection = log
+    if build_image is not None:
+        made.backend.build_image = lambda: build_image(made)
+    if values["setup"] is not None:
+        _prepare(made, values["setup"], report)
     return made
+
+
+def _prepare(made: DockerEnvironment, command: str, report: Callable[[str], None]) -> None:
+    """Let the sandbox start from the set-up of its workspace. Raises SandboxError without a workspace."""
+    from sandbox.docker.local_images.setups import set_up
+
+    spec, describe_image = made.spec, made.backend.build_image
+    workspace = spec.workspace
+    if workspace is None:
+        raise bad_input("--setup has no folder with dependencies.", "Name one with --workspace.")
+
+    def image_id() -> str:
+        return set_up(
+            command,
+            workspace,
+            image=spec.image if describe_image is None else describe_image(),
+            profile=spec.profile,
+            cache=spec.cache or cache_of(made.network.mode != "bridge", None),
+            network=made.network,
+            ca_bundle=None if spec.ca_bundle is None else Path(spec.ca_bundle),
+            limits=made.limits,
+            runtime=spec.runtime,
+            pull=spec.pull,
+            report=report,
+        ).image
+
+    made.backend.build_image = image_id
 
 
 def _only_of_containers(values: Mapping[str, Any]) -> dict[str, str | None]:
     """Return the options in use that only containers have, by name."""
     if values["remote"]:
         raise bad_input("--local runs on this host, and --remote does not.", "Leave one of them out.")
-    asked: dict[str, str | None] = {"network": "open" if values["network"] == "open" else None}
+    asked: dict[str, str | None] = {"network": " open" if values["network"] == "open" else None}
     for name, flag in FLAGS.items():
         value = values[name]
         if not flag.harmless_on_host and name not in OF_KEPT and value not in (None, flag.default, [], ()):
             first = value[0] if flag.kind is list else value
-            asked[flag.name] = str(first).partition("=")[0] if name.startswith("service") else str(first)
+            text = str(first).partition("=")[0] if name.startswith("service") else str(first)
+            asked[flag.name] = "" if flag.kind is bool else f" {text}"
     return asked
 
 
@@ -251,7 +294,7 @@ def refuse_with_local(options: Mapping[str, str | None], kept: Kept) -> None:
         raise bad_input("--local has no sandbox to keep.", "Leave out --keep and --name, or --local.")
     for name, value in options.items():
         if value is not None:
-            raise bad_input(f"--{name} {value} has no effect with --local.", f"Leave out --local, or --{name}.")
+            raise bad_input(f"--{name}{value} has no effect with --local.", f"Leave out --local, or --{name}.")
 
 
 def size_of(text: str, what: str = "memory") -> int:

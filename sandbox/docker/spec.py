@@ -79,10 +79,11 @@ _ALLOW = "Host that the sandbox may reach, as in example.com or '*.example.org:4
 _LOG = (
     "Append one JSON line for each connection: host, address, port, rule, outcome and bytes each way, but no content."
 )
-_CACHE = (
-    "Let pip, uv and npm install without a network: the host fetches each package once and keeps it in this folder. Hosts with "
-    "private addresses that packages may come from are listed in the variable GAMEBOX_PACKAGE_HOSTS."
+_PACKAGES = (
+    "Let pip, uv, npm, pnpm and yarn install without a network: the host fetches each package once and keeps it in "
+    "~/.cache/gamebox/packages. Hosts with private addresses that packages may come from are listed in GAMEBOX_PACKAGE_HOSTS."
 )
+_CACHE = "Another folder for the packages of --packages, which this implies."
 _SERVICE = (
     "Service that the sandbox reaches through this host: with llm=https://api.example.com, it is http://llm.internal/ inside; "
     "may be repeated."
@@ -179,7 +180,10 @@ class SandboxSpec:
         default=(),
     )
     cache: PackageCache | None = _asked(
-        Flag("cache", _CACHE, Path, metavar="FOLDER"), accepts=PackageCache | None, default=None
+        Flag("packages", _PACKAGES, bool, False),
+        Flag("cache", _CACHE, Path, metavar="FOLDER"),
+        accepts=PackageCache | None,
+        default=None,
     )
     read_roots: tuple[str, ...] = _asked(
         Flag(

@@ -165,10 +165,27 @@ def _no_packages(f: Fields) -> tuple[str, str]:
     )
 
 
+def _no_index(f: Fields) -> tuple[str, str]:
+    """Word that no index of packages was reached. The host adds ``installers``, "" for a sandbox without a package cache."""
+    if f.get("installers"):
+        return (
+            f"it wanted packages from elsewhere than the package cache, which is for {f['installers']}",
+            "Name packages plainly, without an index or an address of your own; say in your answer what the cache has not.",
+        )
+    use = "Use what the image has. If the task needs the package, say so at the end: only the user can open the package cache."
+    with_cache = "then pip, uv and npm install through this host, with no other network."
+    return (
+        "packages cannot be installed here: this sandbox reaches no index of packages",
+        Hint(use, f"Start it with --packages: {with_cache}", f"Make it with cache=PackageCache(): {with_cache}"),
+    )
+
+
 def _not_possible(f: Fields) -> tuple[str, str]:
     why, hint = (
         _no_packages(f)
         if f.get("kind") == "packages"
+        else _no_index(f)
+        if f.get("kind") == "index"
         else _NOT_POSSIBLE.get(str(f.get("kind")), ("it cannot work in this sandbox", "Do it another way."))
     )
     return f"{one_line(str(f.get('program') or 'The program'))}: {why}.", hint

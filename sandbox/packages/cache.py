@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,10 +27,17 @@ class Upstreams:
     npm: str | None
 
 
+def user_folder() -> Path:
+    """Return the folder of this user's own cache: gamebox/packages below XDG_CACHE_HOME, or ~/.cache."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))  # a relative one would be a folder of whatever repository one is in
+    return (base if base.is_absolute() else Path.home() / ".cache") / "gamebox" / "packages"
+
+
 @dataclass(frozen=True, slots=True)
 class PackageCache:
     """A cache of a Python index and an npm registry in ``directory`` on this host, shared by all sandboxes that name it.
 
+    Without ``directory`` it is this user's own, ~/.cache/gamebox/packages, which the option ``--packages`` uses, too.
     ``pypi`` and ``npm`` are the URLs of the upstreams; a user name and password in them stay on the host. None means the index that
     pip or npm on this host is configured for, "" means no such index. ``max_bytes`` bounds the directory: the least recently used
     entries are removed first. A page of an index is used for ``fresh_seconds`` before it is requested again. ``ca_bundle`` is a
@@ -40,7 +47,7 @@ class PackageCache:
     Raises SandboxError ``invalid_configuration``.
     """
 
-    directory: str | os.PathLike[str]
+    directory: str | os.PathLike[str] = field(default_factory=user_folder)
     pypi: str | None = None
     npm: str | None = None
     max_bytes: int = 10 * GIB
@@ -107,7 +114,7 @@ class PackageCache:
 
 
 def variables(upstreams: Upstreams) -> dict[str, str]:
-    """Return the variables that make pip, uv and npm use the cache, for the indexes that it has."""
+    """Return the variables that make pip, uv, npm, pnpm and yarn use the cache, for the indexes that it has."""
     found: dict[str, str] = {}
     if upstreams.pypi is not None:
         index = f"{URL}/pypi/simple/"
@@ -126,6 +133,9 @@ def variables(upstreams: Upstreams) -> dict[str, str]:
             "npm_config_registry": f"{URL}/npm/",
             "npm_config_audit": "false",
             "npm_config_fetch_timeout": f"{_TIMEOUT_SECONDS}000",
+            # pnpm and yarn 1 read npm's variables; later ones of yarn have their own, and refuse plain HTTP without the second.
+            "YARN_NPM_REGISTRY_SERVER": f"{URL}/npm/",
+            "YARN_UNSAFE_HTTP_WHITELIST": HOST,
         }
     return found
 
@@ -138,7 +148,7 @@ def describe(upstreams: Upstreams) -> str:
         tools = "Npm installs"
     else:
         tools = "Pip, uv and npm install"
-    return f" {tools} from a package cache of the host ({URL}/) without a rule for it."
+    return f" {tools} from a package cache of the host ({URL}/) without a rule for it; apt, cargo, go and others do not."
 
 
 def _check(name: str, url: str) -> None:

@@ -90,9 +90,10 @@ def build(
     ca_bundle: Path | None = typer.Option(
         None, metavar="FILE", help="File of certificates (PEM) that commands trust in addition to those of this host."
     ),
-    cache: Path | None = typer.Option(
-        None, metavar="FOLDER", help="Let pip, uv and npm install from a package cache in this folder (see gamebox run --help)."
+    packages: bool = typer.Option(
+        False, "--packages", help="Let pip, uv and npm install from the package cache of this host (see gamebox run --help)."
     ),
+    cache: Path | None = typer.Option(None, metavar="FOLDER", help="Another folder for --packages, which this implies."),
     memory: str | None = typer.Option(None, help="Memory limit of each step, as in 512m or 8g; 4g by default."),
     disk: str | None = typer.Option(None, help="How much one step may write, as in 20g; 16g by default."),
     pull: bool = typer.Option(False, "--pull", help="Pull the base image from its registry if it is not on the engine."),
@@ -106,7 +107,7 @@ def build(
     from sandbox.errors import SandboxError
 
     terminal().show("starting")
-    from sandbox.cli.network_options import cache_in
+    from sandbox.cli.network_options import cache_of
     from sandbox.cli.sandbox_options import variable_of
     from sandbox.docker.local_images.image import Image
 
@@ -121,7 +122,7 @@ def build(
             network=_network(network, allow),
             env=dict(variable_of(text) for text in env),
             ca_bundle=ca_bundle,
-            cache=cache_in(cache, network or "none"),
+            cache=cache_of(packages, cache, network or "none"),
             limits=_limits(memory, disk),
             pull=pull,
             force=no_cache,

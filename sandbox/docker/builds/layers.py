@@ -30,6 +30,7 @@ class StoredImage:
     used: float
     start_command: str = ""
     ready_command: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class ImageStore:
@@ -143,6 +144,7 @@ class ImageStore:
             used=_used(image),
             start_command=image.labels.get(engine.START_LABEL, ""),
             ready_command=image.labels.get(engine.READY_LABEL, ""),
+            labels=tuple((name, value) for name, value in image.labels.items() if not name.startswith("dev.gamebox.")),
         )
 
 

@@ -48,10 +48,16 @@ _PROGRAMS = {
     "ping": "ping|ping6|traceroute|tracepath|mtr",
     "root": "sudo|su|doas|pkexec",
 }
+# Programs that fetch packages, with what they then do; the others of them need no network.
+_INSTALLS = (
+    r"(?:(?:\S*/)?python[\d.]*\s+-m\s+)?pip[\d.]*(?=\s+(?:install|download|wheel))|uv(?=\s+(?:pip|add|sync|run|tool|lock))|uvx|pipx|poetry"
+    r"|(?:npm|pnpm|yarn|bun|npx)|cargo|go(?=\s+(?:get|mod|build|install|run|test))|gem|bundle|mvn|gradle|\./gradlew|\./mvnw"
+)
 _BEFORE_NAME = (
     r"(?:^|[;&|({\n]|\b(?:then|do|else)\b)\s*"
     r"(?:(?:exec|env|nice|time|timeout\s+\S+|nohup|command|sudo(?:\s+-\S+)*|[A-Za-z_]\w*=\S*)\s+)*"
 )
+_FETCHES = re.compile(rf"{_BEFORE_NAME}({_INSTALLS})(?=\s|;|&|\||$)")
 _CANNOT = {kind: re.compile(rf"{_BEFORE_NAME}({names})(?=\s|;|&|\||$)") for kind, names in _PROGRAMS.items()}
 _REFUSED = re.compile(
     rb"not found|[Pp]ermission denied|permitted|ead-only file system|are you root|uperuser|annot connect|ailed to connect"
@@ -68,6 +74,7 @@ def find_clues(processes: Processes, command: Command, args: dict[str, Any]) -> 
     found = [
         _port_in_use(processes, command, tail),
         _impossible(processes, tail, args),
+        _no_index(processes, command, args),
         _input_ended(processes, tail, args),
     ]
     return [notice for notice in found if notice is not None]
@@ -151,8 +158,26 @@ def _impossible(processes: Processes, tail: bytes, args: dict[str, Any]) -> dict
     unprivileged = processes.isolated and processes.place.uid and args.get("user") is None
     if not unprivileged or not _REFUSED.search(tail):
         return None
-    text = str(args.get("command") or " ".join(args.get("argv") or ()))[:COMMAND_CHARS]
+    text = _text_of(args)
     for kind, pattern in _CANNOT.items():
         if (kind != "ping" or processes.place.limits.get("network") != "bridge") and (found := pattern.search(text)):
             return {"code": "not_possible", "kind": kind, "program": found[1]}
     return None
+
+
+def _no_index(processes: Processes, command: Command, args: dict[str, Any]) -> dict[str, Any] | None:
+    """Name a program that could not reach the packages it wanted, because the rules of the network refused it."""
+    if processes.place.limits.get("network") in ("open", "bridge"):
+        return None
+    if not any(refusal.get("code") == "network_denied" for refusal in command.refusals.values()):
+        return None
+    text = _text_of(args)
+    found = _FETCHES.search(text)
+    return None if found is None else {"code": "not_possible", "kind": "index", "program": found[1].split()[-1]}
+
+
+def _text_of(args: dict[str, Any]) -> str:
+    """Return the beginning of a command as a shell reads it: of ``sh -c TEXT``, the text."""
+    argv: list[str] = args.get("argv") or []
+    is_shell = len(argv) > 2 and argv[1] == "-c" and argv[0].endswith("sh")
+    return str(args.get("command") or (argv[2] if is_shell else " ".join(argv)))[:COMMAND_CHARS]
