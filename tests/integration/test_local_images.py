@@ -23,7 +23,7 @@ from sandbox.errors import ErrorCode
 from sandbox.readers import hint_for
 from tests.programs import run_gamebox
 
-from .made_images import busybox_image, static_busybox
+from .made_images import build_image, busybox_image, static_busybox
 from .made_images import remove_image as remove_made
 from .observing import eventually
 from .own_engine import lacking
@@ -135,6 +135,22 @@ def test_a_name_that_another_image_has_is_left_alone(base: str, client: docker.D
         assert f"{NAME}/foreign" not in [each.name for each in list_images()]
     finally:
         remove_made(client, f"{NAME}/foreign")
+
+
+def test_a_model_reads_what_an_image_says_that_it_contains(base: str, client: docker.DockerClient, docker_env: Make) -> None:
+    build_image(client, f'FROM {base}\nLABEL dev.gamebox.contents="busybox 1.35\u202e, nothing else"', f"{NAME}/says:1")
+    image = Image.of(f"{NAME}/says:1").env(A="1")
+    made = docker_env(image, limits=SMALL, keep=True)
+    try:
+        said = made.describe()["image"]
+        assert said == "The image says that it has busybox 1.35<U+202E>, nothing else."
+        made.close()
+        attached = DockerEnvironment.attach(made.backend.name)
+        assert attached.describe()["image"] == said
+        assert attached.spec.image.startswith("sha256:")
+        attached.close()
+    finally:
+        made.remove()
 
 
 def test_an_image_moves_in_an_archive(base: str, tmp_path: Path, docker_env: Make) -> None:
