@@ -28,6 +28,7 @@ from sandbox.docker.engine.events import EngineEvents, watch
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.engine.turns import turns
 from sandbox.docker.images.images import ensure_image, image_contents, image_variables, image_volumes, is_built
+from sandbox.docker.images.manifests import read_manifest
 from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
@@ -129,6 +130,9 @@ class DockerBackend:
     def _attach(self, found: Kept) -> GuestStream:
         client = connect()
         self.container_id = found.container_id
+        with translated():
+            labels = client.api.inspect_container(found.container_id)["Config"].get("Labels") or {}
+        self._contents = read_manifest(labels)  # a container has the labels of its image
         self._events = watch(client)
         self.stream, nonce, received, self._ownership = reaching.take(client, found, self._take_over)
         return GuestStream(self.stream, keep=self._keep(found), nonce=nonce, received=received)

@@ -23,8 +23,9 @@ from sandbox.errors import ErrorCode
 from sandbox.readers import hint_for
 from tests.programs import run_gamebox
 
-from .made_images import busybox_image, static_busybox
+from .made_images import build_image, busybox_image, static_busybox
 from .made_images import remove_image as remove_made
+from .observing import eventually
 from .own_engine import lacking
 
 pytestmark = pytest.mark.engine
@@ -44,16 +45,19 @@ def base(client: docker.DockerClient) -> Iterator[str]:
         lacking("no static busybox here (Debian: busybox-static)")
     made = busybox_image(client, busybox, TOOLS.split())
     yield made
-    for image in list_images():
-        if image.name.startswith(NAME):
-            remove_image(image.name)
-    base_id = client.api.inspect_image(made)["Id"]
-    # Its layers, and nobody else's: those of the cache are named by what they were built on.
-    for image in client.api.images(all=True):
-        if base_id in _parents(client, str(image["Id"])):
-            for tag in image["RepoTags"] or ():
-                remove_made(client, tag)
+    roots = {str(client.api.inspect_image(made)["Id"]), *(each.id for each in list_images() if each.name.startswith(NAME))}
+    eventually(lambda: not _removed(client, roots), seconds=60)  # an image goes when the last container of it is gone
     remove_made(client, made)
+
+
+def _removed(client: docker.DockerClient, roots: set[str]) -> list[str]:
+    """Remove what was built on these images, and those that were imported; return the names that there were."""
+    listed = client.api.images(all=True)
+    ours = [each for each in listed if each["Id"] in roots or roots & set(_parents(client, str(each["Id"])))]
+    tags = [tag for each in ours for tag in each["RepoTags"] or () if tag.startswith((NAME, "gamebox-build/"))]
+    for tag in tags:
+        remove_made(client, tag)
+    return tags
 
 
 def _parents(client: docker.DockerClient, image_id: str) -> list[str]:
@@ -133,6 +137,22 @@ def test_a_name_that_another_image_has_is_left_alone(base: str, client: docker.D
         remove_made(client, f"{NAME}/foreign")
 
 
+def test_a_model_reads_what_an_image_says_that_it_contains(base: str, client: docker.DockerClient, docker_env: Make) -> None:
+    build_image(client, f'FROM {base}\nLABEL dev.gamebox.contents="busybox 1.35\u202e, nothing else"', f"{NAME}/says:1")
+    image = Image.of(f"{NAME}/says:1").env(A="1")
+    made = docker_env(image, limits=SMALL, keep=True)
+    try:
+        said = made.describe()["image"]
+        assert said == "The image says that it has busybox 1.35<U+202E>, nothing else."
+        made.close()
+        attached = DockerEnvironment.attach(made.backend.name)
+        assert attached.describe()["image"] == said
+        assert attached.spec.image.startswith("sha256:")
+        attached.close()
+    finally:
+        made.remove()
+
+
 def test_an_image_moves_in_an_archive(base: str, tmp_path: Path, docker_env: Make) -> None:
     Image.of(base).env(MODE="moved").run("echo kept >/made").build(f"{NAME}/m", limits=SMALL, network=Network.none())
     with export_file(tmp_path / "m.tar.gz", replace=False) as file:
@@ -145,6 +165,8 @@ def test_an_image_moves_in_an_archive(base: str, tmp_path: Path, docker_env: Mak
     done = import_image(tmp_path / "m.tar.gz")
     assert done.name == f"{NAME}/m"
     assert docker_env(done.name, limits=SMALL).run("cat /made; echo $MODE").unwrap().stdout == "kept\nmoved\n"
+    assert "in use" in refused(lambda: remove_image(done.name)).message
+    Image.of(done.name).env(A="1").build(f"{NAME}/child", network=Network.none())
     (kind,) = [each.kind for each in list_images() if each.name == done.name]
     assert kind == "imported"
     assert ImageStore("").find(done.name) is not None

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+import docker
+
 from sandbox.docker.builds import engine_images as engine
 from sandbox.docker.builds.layers import ImageStore
 from sandbox.docker.engine.client import connect, image_not_found, translated
@@ -67,19 +69,28 @@ def remove_image(name: str) -> None:
     names = [] if image is None else [tag.removesuffix(":latest") for tag in image.tags]
     if image is None or name.removesuffix(":latest") not in names:
         raise image_not_found(name)
-    if OURS.fullmatch(name):
-        if not engine.take_name(client, name):
+    if OURS.fullmatch(name) or image.labels.get(IMPORTED_LABEL):  # no layer in the cache
+        if len(image.tags) == 1 and _is_used(client, image.id):  # the engine would take the name alone
             raise SandboxError(
                 ErrorCode.invalid_arguments,
                 f"The image {value_text(name)} is in use.",
                 "End the sandboxes that use it, and remove the images that were built on it, first.",
             )
+        engine.take_name(client, name)
     elif engine.owned(image, OWNER) is None:
         raise SandboxError(
             ErrorCode.invalid_arguments, f"Gamebox did not build the image {value_text(name)}.", f"Use docker image rm {name}."
         )
     else:
         ImageStore(OWNER).remove(name)
+
+
+def _is_used(client: docker.DockerClient, image_id: str) -> bool:
+    """Return whether a container or another image needs an image."""
+    with translated():
+        containers = client.api.containers(all=True, quiet=True, filters={"ancestor": image_id})
+        children = client.api.images(all=True)
+    return bool(containers) or any(each.get("ParentId") == image_id for each in children)
 
 
 def prune_images(unused_seconds: float) -> int:
