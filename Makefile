@@ -3,13 +3,15 @@
 #   PYTEST_ARGS="-k paths" make test  narrower tests
 
 .DEFAULT_GOAL := help
-.PHONY: help venv setup demo check test golden docs fuzz soak api lock foreign
+.PHONY: help venv setup demo check test golden docs fuzz soak api lock foreign engines
 PYTEST_ARGS ?=
 FRAMES ?= 100000
 SEED ?= 1
 MINUTES ?= 60
 EXAMPLES ?= 100
 SUITES ?=
+ENGINES ?=
+WRITE ?=
 # Tests start hundreds of processes: without compiled modules each would compile all that it imports, which takes as long again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -62,3 +64,6 @@ lock: venv ## renew requirements.lock from pyproject.toml
 
 foreign: setup ## suites of others against Gamebox; FOREIGN_DIR has their checkouts (SUITES="swerex mini" for some of them)
 	@.venv/bin/python -m tests.foreign $(SUITES)
+
+engines: setup ## Gamebox on other engines, each in a root file system of Debian's packages (ENGINES="docker-26 podman-5" for some)
+	@.venv/bin/python -m tests.engines $(WRITE) $(ENGINES)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sandbox.docker.doctor.doctor import Diagnosis
 
-_COLOURS = {"enforced": "green", "partly": "yellow", "not": "red"}
+_COLOURS = {"enforced": "green", "partly": "yellow", "not": "red", "untested": "dim"}
 
 
 def command(as_json: bool, runtime: str | None = None) -> int:
@@ -72,7 +72,7 @@ def lines(diagnosis: Diagnosis) -> list[str]:
 def summary(diagnosis: Diagnosis) -> str:
     """Return how many of the promises hold."""
     states = [finding.state for finding in diagnosis.findings]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in _COLOURS)
+    counts = ", ".join(f"{states.count(state)} {state}" for state in _COLOURS if state != "untested" or state in states)
     return f"{len(states)} promises: {counts}"
 
 

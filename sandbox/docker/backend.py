@@ -26,7 +26,7 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.engine.turns import turns
-from sandbox.docker.images.images import ensure_image, image_contents, image_variables, is_built
+from sandbox.docker.images.images import ensure_image, image_contents, image_variables, image_volumes, is_built
 from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
@@ -40,7 +40,7 @@ from sandbox.network.services.names import for_guest
 from sandbox.pipe.transport import Transport
 
 from .container import create as container
-from .container import enforcement, postmortem, volumes
+from .container import enforcement, image_problems, postmortem, volumes
 from .container import preflight as fitting
 from .kept import attach as reaching
 from .kept import kept, owners, waiting
@@ -86,6 +86,7 @@ class DockerBackend:
         self._events: EngineEvents | None = None
         self._disk: Disk | None = None
         self._shell: object = None
+        self._declares_volumes = False
         self._runtime = RuntimeVolume("")
         self._image_env: list[str] = []
         self._contents = ""  # what the image says
@@ -148,6 +149,7 @@ class DockerBackend:
         runtime = ensure_runtime(client, report=self._report)
         with translated():
             image_env, self._contents = image_variables(client, image_id), image_contents(client, image_id)
+            self._declares_volumes = bool(image_volumes(client, image_id))
         with turns.turn():
             # With a root of its own the sandbox goes on with files that it had: they come from its snapshot.
             filled = is_built(client, image_id) and not self.root_image
@@ -219,7 +221,8 @@ class DockerBackend:
         try:
             return self._started_anyhow(client, image_id, runtime, disk, request)
         except SandboxError as error:
-            raise enforcement.refusal(error, self._limits) from error
+            refused = enforcement.refusal(error, self._limits)
+            raise image_problems.explain_failed_start(refused, self._spec.image) from error
 
     def _started_anyhow(
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
@@ -257,10 +260,13 @@ class DockerBackend:
         with contextlib.suppress(RuntimeError):  # no more threads: then ``close`` does its work
             remover.begin()
         with translated():
+            container.declared_mounts(client, image_id, self.name, runtime, shape)  # refused before anything can have been created
             with kept.naming(client, self.name, spec.name if spec.keep else None):
                 self._creating = True
                 self.container_id = container.create(client, image_id, self.name, runtime, shape)
                 self._creating = False
+            if self.root_image or not spec.image.startswith("gamebox/"):  # ours are as they should be
+                image_problems.check_files_of_users(client, self.container_id, spec.image, image_id)
             self.stream = reaching.attach_stream(client, self.container_id)
             self._wait_for_sweep = sweep_beside(client)
             client.api.start(self.container_id)
@@ -296,6 +302,7 @@ class DockerBackend:
         self.stream.ends_with_engine = self.kept is None
         take_shortcut(connect(), self.container_id, facts.get("pipes"), transport, self.stream)
         if not self.attached:
+            image_problems.check_links(facts)
             enforcement.check(self._limits, self._disk, container.places(self._limits, self._profile), facts)
         self._wait_for_sweep()
 
@@ -332,8 +339,9 @@ class DockerBackend:
                 ownership.release(gone=gone)
 
         ends_itself = self._runs and self.kept is None and not self._is_paused()
-        has_volumes = self._disk is not None and bool(self._disk.mounts)
-        events = self._events if ends_itself else None
+        has_volumes = self._declares_volumes or (self._disk is not None and bool(self._disk.mounts))
+        # The engine itself leaves volumes that have a name, as those have that the image declares.
+        events = self._events if ends_itself and not self._declares_volumes else None
         closed = Removal(self.name, self.container_id or "", release, events, self._creating, has_volumes)
         try:
             remover.add(closed)

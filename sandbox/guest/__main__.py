@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # A host that sends no HELLO within this time is gone.
 HELLO_SECONDS = 120.0
+# Where a sandbox has the guest itself.
+RUNTIME = b"/.gamebox"
 # Exceptions that a malformed HELLO can raise.
 _MALFORMED_HELLO = (wire.WireError, KeyError, TypeError, ValueError, AttributeError)
 
@@ -104,7 +106,9 @@ def _serve(
     egress = Egress(reactor, link, processes, workers, listens, hello.get("names"), wire.INPUT_FD)
     server = Server(reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]))
     _reap_orphans(reactor)
-    facts = read_enforced_limits([os.fsencode(folder) for folder in disk.get("bounded", ())])
+    bounded = [os.fsencode(folder) for folder in disk.get("bounded", ())]
+    facts = read_enforced_limits(bounded)
+    facts["links"] = [os.fsdecode(folder) for folder in (place.workspace, RUNTIME, *bounded) if os.path.islink(folder)]
     filtered = kernel.filter_program(kernel.MACHINE) is not None
     about = {"machine": kernel.MACHINE, "filtered": filtered, "shell": "" if processes.shell is None else processes.shell[0]}
     link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **about, **server.offer_shortcut()})

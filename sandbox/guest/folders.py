@@ -17,10 +17,10 @@ TMP = b"/tmp"
 
 
 def prepare_folders(disk: dict[str, Any], place: Place) -> None:
-    """Give plain volumes to the user, tidy up new file systems, make root's home. ``disk`` is the host's description of it."""
-    if disk.get("kind") == "volume":
+    """Give what root owns to the user, tidy up new file systems, make root's home. ``disk`` is the host's description of it."""
+    if disk.get("kind") in ("volume", "memory"):
         for folder in {place.workspace, place.home}:
-            if os.path.ismount(folder):
+            if os.path.ismount(folder) and os.stat(folder).st_uid != place.uid:
                 os.chown(folder, place.uid, place.gid)
     if disk.get("kind") == "ext4":
         with kernel.ActingOnFiles(place.uid, place.gid, True):  # who owns the parent folder

@@ -42,9 +42,11 @@ def import_image(
     *,
     links: Mapping[str, str] | None = None,
     folders: Iterable[str] = ("empty",),
+    pipes: Iterable[str] = (),
     name: str | None = None,
+    changes: Iterable[str] = (),
 ) -> str:
-    """Make an image of these programs, links and folders; answers its name."""
+    """Make an image of these programs, links, folders and named pipes, with lines of a Dockerfile; answers its name."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w") as archive:
         for path in folders:
@@ -59,9 +61,13 @@ def import_image(
             link = tarfile.TarInfo(path)
             link.type, link.linkname = tarfile.SYMTYPE, to
             archive.addfile(link)
+        for path in pipes:
+            pipe = tarfile.TarInfo(path)
+            pipe.type = tarfile.FIFOTYPE
+            archive.addfile(pipe)
     image = name or f"gamebox-test/{uuid.uuid4().hex}"
     repository, _, tag = image.partition(":")
-    client.api.import_image_from_data(target.getvalue(), repository=repository, tag=tag or "latest")
+    client.api.import_image_from_data(target.getvalue(), repository=repository, tag=tag or "latest", changes=[*changes] or None)
     return image
 
 

@@ -42,7 +42,9 @@ def processes(env: DockerEnvironment) -> list[HostProcess]:
         listed = connect().api.top(env.container_id, ps_args="-eo pid,uid,stat,nlwp,args")
     except docker.errors.APIError:
         return []
-    return [HostProcess(int(p), int(u), s, int(n), a) for p, u, s, n, a in listed["Processes"]]
+    # Podman does not part the columns.
+    rows = [row if len(row) > 1 else row[0].split(None, 4) for row in listed["Processes"]]
+    return [HostProcess(int(p), int(u), s, int(n), a) for p, u, s, n, a in rows]
 
 
 def of_commands(env: DockerEnvironment, *, without: Sequence[str] = ()) -> list[HostProcess]:

@@ -20,6 +20,7 @@ from sandbox.docker.builds.log import LogEntry
 from sandbox.docker.local_images.archives import export_file, export_image, import_image
 from sandbox.docker.local_images.stored import list_images, remove_image
 from sandbox.errors import ErrorCode
+from sandbox.readers import hint_for
 from tests.programs import run_gamebox
 
 from .made_images import busybox_image, static_busybox
@@ -139,7 +140,7 @@ def test_an_image_moves_in_an_archive(base: str, tmp_path: Path, docker_env: Mak
     assert refused(lambda: export_file(tmp_path / "m.tar.gz", replace=False).__enter__()).code is ErrorCode.path_exists
     taken = refused(lambda: import_image(tmp_path / "m.tar.gz"))
     assert "has an image" in taken.message
-    assert "--replace" in taken.hint.cli
+    assert "--replace" in hint_for("cli", taken.hint)
     remove_image(f"{NAME}/m")
     done = import_image(tmp_path / "m.tar.gz")
     assert done.name == f"{NAME}/m"

@@ -13,7 +13,7 @@ from typing import NoReturn
 import docker
 
 from sandbox.docker.engine import locks
-from sandbox.docker.engine.client import connect
+from sandbox.docker.engine.client import connect, is_podman
 from sandbox.docker.images.images import ensure_image
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.limits import GIB, Limits
@@ -145,8 +145,15 @@ class Build:
         plan, ``capacity`` if the image would be too large, and the engine's errors. Layers of finished steps stay in the cache.
         """
         self._deadline = time.monotonic() + self._limits.timeout_seconds
+        client = connect(ENGINE_SECONDS)
+        if is_podman(client):
+            raise SandboxError(
+                ErrorCode.operation_not_supported,
+                "Podman does not keep the marks by which layers of builds are found, counted and kept apart by owner.",
+                "Build the image on a Docker Engine and carry it here with `docker save` and `podman load`, or with `podman build`.",
+            )
         try:
-            return self._carry_out(connect(ENGINE_SECONDS))
+            return self._carry_out(client)
         except StepFailedError as error:
             self._fail(error, "")
         except SandboxError as error:

@@ -13,9 +13,10 @@ from typing import Any
 import docker
 from docker.types import LogConfig, Mount, Ulimit
 
-from sandbox.docker.engine.client import is_local
+from sandbox.docker.engine import podman
+from sandbox.docker.engine.client import is_local, is_podman
 from sandbox.docker.engine.events import SANDBOX_LABEL
-from sandbox.docker.images.images import image_variables
+from sandbox.docker.images.images import image_variables, image_volumes
 from sandbox.docker.images.runtime import CA_BUNDLE, ETC, START_GUEST, RuntimeVolume
 from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL, PID_LABEL, SERVICE_LABEL, STARTED_LABEL
 from sandbox.limits import KIB, Limits
@@ -26,6 +27,7 @@ from sandbox.network.variables import proxy_variables, trust_variables
 from .certificates import apt_path, bundle_path
 from .disk import TMP, Disk
 from .enforcement import boot_id
+from .image_problems import volume_mounts
 from .profiles import Profile
 
 VAR_TMP, SPILL, SHM = "/var/tmp", "/run/gamebox", "/dev/shm"
@@ -59,15 +61,16 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
     ``create`` and not ``run``: that would pull. Standard input is open once, so that the pipe's end is the guest's end, and
     the engine removes the container then; that of a kept sandbox stays open when a stream to it ends.
     """
-    limits, profile = shape.limits, shape.profile
+    limits, profile, on_podman = shape.limits, shape.profile, is_podman(client)
     etc = runtime.etc if _needs_no_network(shape) else ""
+    declared = declared_mounts(client, image_id, name, runtime, shape)
     host_config = client.api.create_host_config(
         auto_remove=shape.auto_remove,
         network_mode="bridge" if shape.network.mode == "bridge" else "none",
         runtime=shape.oci_runtime,
         read_only=profile.read_only_root,
         cap_drop=None if profile.capabilities is None else ["ALL"],
-        cap_add=_added(profile, shape.disk),
+        cap_add=_added(profile, shape.disk, on_podman),
         security_opt=["no-new-privileges"],
         log_config=LogConfig(type="none"),
         mem_limit=limits.memory_bytes,
@@ -81,13 +84,15 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
             Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
             Ulimit(name="fsize", soft=limits.file_bytes, hard=limits.file_bytes),
             Ulimit(name="core", soft=0, hard=0),
+            *podman.ulimits(client),
         ],
-        tmpfs=_tmpfs(shape),
+        tmpfs=_tmpfs(shape, on_podman),
         mounts=[
             Mount(runtime.mount, runtime.name, type="volume", read_only=True, no_copy=True),
             *(Mount(f"/etc/{name}", f"{etc}/{name}", type="bind", read_only=True) for name in ETC if etc),
             *shape.disk.mounts,
             *shape.volumes,
+            *(declared if profile.read_only_root else ()),
         ],
     )
     created = client.api.create_container(
@@ -109,6 +114,12 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
         healthcheck={"test": ["NONE"]},
     )
     return str(created["Id"])
+
+
+def declared_mounts(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> list[Mount]:
+    """Return mounts for the volumes that the image declares. Raises SandboxError ``start_failed`` for one that cannot be."""
+    taken = {runtime.mount, *_tmpfs(shape, on_podman=False), *(str(mount["Target"]) for mount in (*shape.disk.mounts, *shape.volumes))}
+    return volume_mounts(image_volumes(client, image_id), taken, name)
 
 
 def _deafened(image_env: list[str]) -> dict[str, str]:
@@ -150,11 +161,11 @@ def _ipv6_loopback(client: docker.DockerClient, shape: Shape) -> dict[str, str]:
     return {"net.ipv6.conf.lo.disable_ipv6": "0"} if known else {}
 
 
-def _added(profile: Profile, disk: Disk) -> list[str] | None:
+def _added(profile: Profile, disk: Disk, on_podman: bool) -> list[str] | None:
     if profile.capabilities is None:
         return None
-    # A plain volume comes owned by root; the guest hands it over once.
-    return [*profile.capabilities, *(["CHOWN"] if disk.kind == "volume" else [])]
+    # A plain volume comes owned by root, and so does memory on Podman; the guest hands it over once.
+    return [*profile.capabilities, *(["CHOWN"] if disk.kind == "volume" or on_podman else [])]
 
 
 def places(limits: Limits, profile: Profile) -> dict[str, int]:
@@ -163,8 +174,10 @@ def places(limits: Limits, profile: Profile) -> dict[str, int]:
     return {**var_tmp, SPILL: limits.spill_place_bytes, SHM: limits.shm_place_bytes}
 
 
-def _tmpfs(shape: Shape) -> dict[str, str]:
+def _tmpfs(shape: Shape, on_podman: bool) -> dict[str, str]:
     def place(size: int, uid: int, mode: str) -> str:
+        if on_podman:  # knows no options for inodes, which count as memory of the sandbox, and for the owner
+            return f"rw,exec,nosuid,nodev,notmpcopyup,size={size},mode={mode}"
         inodes = max(1024, size // (4 * KIB))
         return f"rw,exec,nosuid,nodev,size={size},nr_inodes={inodes},uid={uid},gid={uid},mode={mode}"
 

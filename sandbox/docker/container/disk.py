@@ -24,7 +24,7 @@ import docker
 import docker.errors
 from docker.types import DriverConfig, Mount
 
-from sandbox.docker.engine.client import is_local, translated
+from sandbox.docker.engine.client import is_local, is_podman, translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.engine.shared import Shared
 from sandbox.errors import ErrorCode, SandboxError
@@ -197,6 +197,8 @@ def remove_unused_volumes(client: docker.DockerClient) -> None:
     with translated():
         found = client.api.volumes(filters={"dangling": True, "label": SANDBOX_LABEL}).get("Volumes") or []
     for volume in found:
+        if SANDBOX_LABEL not in (volume.get("Labels") or {}):  # Podman lists what matches either of the two
+            continue
         try:
             client.api.remove_volume(volume["Name"])
         except docker.errors.APIError as error:
@@ -341,6 +343,8 @@ def _folder_for_devices(client: docker.DockerClient) -> tuple[Path | None, str]:
     """Return the engine's folder if this process can make devices there that the engine can mount, else None and why not."""
     if not is_local(client):
         return None, "the engine is on another host"
+    if is_podman(client):
+        return None, "Podman makes a sandbox's own volumes without their options"
     if problem := loop.problem() or _refusals.get(client, ""):
         return None, problem
     info = _engine_facts(client)

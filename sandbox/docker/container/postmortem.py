@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import docker.errors
 
-from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.client import connect, is_missing, is_podman, translated
 from sandbox.docker.engine.events import EngineEvents, Fate
 from sandbox.errors import SandboxError, SandboxUnavailableError
 from sandbox.limits import Limits
@@ -75,6 +75,12 @@ class EndedSandbox:
         if fate.oom_at is not None and fate.exit_code == 137 and not fate.killed_by_engine:
             message = f"The sandbox ran out of memory (limit {self.limits.memory_bytes} bytes) and was killed."
             return SandboxUnavailableError("out_of_memory", message, "Start another one with more memory_bytes.")
+        if fate.exit_code == 137 and not fate.killed_by_engine and is_podman(connect()):
+            message = (
+                f"The sandbox ran out of memory (limit {self.limits.memory_bytes} bytes), or was killed from outside: "
+                "Podman does not say which."
+            )
+            return SandboxUnavailableError("killed", message, START_ANOTHER)
         if fate.killed_by_engine or fate.exit_code == 137:
             return SandboxUnavailableError("killed", "The sandbox's container was killed from outside.", START_ANOTHER)
         if fate.exit_code == 0:  # as it does at the end of its input
@@ -127,7 +133,7 @@ def container_state(container_id: str, seconds: int = ENGINE_SECONDS) -> str:
         with translated():
             return str(connect(seconds).api.inspect_container(container_id)["State"]["Status"])
     except SandboxError as error:
-        return "gone" if isinstance(error.__cause__, docker.errors.NotFound) else "unknown"
+        return "gone" if is_missing(error.__cause__) else "unknown"
 
 
 def kill_container(container_id: str) -> bool:
@@ -137,5 +143,6 @@ def kill_container(container_id: str) -> bool:
             connect(ENGINE_SECONDS).api.kill(container_id)
     except SandboxError as error:
         cause = error.__cause__  # 404: it is gone; 409: it does not run
-        return isinstance(cause, docker.errors.APIError) and cause.status_code in (404, 409)
+        stopped = isinstance(cause, docker.errors.APIError) and cause.status_code == 409
+        return stopped or is_missing(cause) or "container state improper" in error.message  # as Podman says with 500
     return True

@@ -6,10 +6,9 @@ import contextlib
 import logging
 import time
 
-import docker.errors
 import tenacity
 
-from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.client import connect, is_missing, translated
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.kept.labels import is_ident
 from sandbox.errors import ErrorCode, SandboxError
@@ -66,7 +65,7 @@ def _try_to_remove(target: str, created_by: float, address: str | None) -> None:
         with translated():
             connect(GONE_SECONDS, address).api.remove_container(target, force=True, v=True)
     except SandboxError as error:
-        if isinstance(error.__cause__, docker.errors.NotFound):
+        if is_missing(error.__cause__):
             if time.monotonic() >= created_by:
                 return
         elif error.code is ErrorCode.engine_error:  # its removal is under way, or it is paused

@@ -1,6 +1,6 @@
 """The probes of ``gamebox doctor``: each tests one promise as a hostile command would, and reports what it saw.
 
-A probe returns (state, how, hint). States are "enforced", "partly" and "not".
+A probe returns (state, how, hint). States are "enforced", "partly" and "not"; what could not be tried is "untested".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.client import connect, is_podman, translated
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
@@ -45,9 +45,10 @@ class Finding:
     hint: str = ""
 
 
-def unprobed(promise: str, why: str, hint: str) -> Finding:
-    """Return the finding on a promise that could not be tested."""
-    return Finding(promise, "not", f"not tried: {why}", hint)
+def untested(why: str, hint: str) -> list[Finding]:
+    """Return the findings where no sandbox starts: the cause once, and every other promise as not tested for it."""
+    others = (*INSIDE, *ALONE)
+    return [Finding(STARTS, "not", why, hint), *(Finding(name, "untested", "not tested: no sandbox starts") for name in others)]
 
 
 def _run_json(env: Environment, program: str) -> dict[str, Any]:
@@ -118,7 +119,10 @@ def _large_disk(runtime: str | None) -> Seen:
     except SandboxError as error:
         if error.code is not ErrorCode.limit_not_enforced:
             raise
-        hint = 'As root beside the engine, with e2fsprogs, it is enforced; disk="hard" refuses such a sandbox.'
+        with translated():
+            podman = is_podman(connect())
+        enforced = 'disk="memory"' if podman else "As root beside the engine, with e2fsprogs,"
+        hint = f'{enforced} is enforced; disk="hard" refuses such a sandbox.'
         return "partly", f"soft, measured now and then: {error.message}", hint
 
 
@@ -244,4 +248,5 @@ ALONE: dict[str, Callable[[str | None], Seen]] = {
     "disk": _large_disk,
     "removed with its orchestrator": _orchestrator_death,
 }
-PROMISES = (*INSIDE, *ALONE)
+STARTS = "a sandbox starts"
+PROMISES = (STARTS, *INSIDE, *ALONE)

@@ -9,6 +9,7 @@ import http.client
 import os
 import re
 import socket
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,11 +25,13 @@ from docker.transport.unixconn import UnixHTTPConnectionPool
 
 from sandbox.errors import ErrorCode, SandboxError
 
+from . import over_ssh
 from .shared import Shared
 
 _POOL_SIZE = 32
 """Connections kept open to one engine: as many threads can call at once without opening new ones."""
 
+_SSH = "ssh://"
 _UNIX_URL = "http+docker://localhost"
 """docker-py's URL for an engine behind a socket of this host."""
 
@@ -46,6 +49,8 @@ _PERMISSION_HINT = (
     "or set DOCKER_HOST to an engine of your own."
 )
 
+_PODMAN_HEADER = "Libpod-API-Version"
+_podmans: weakref.WeakSet[docker.DockerClient] = weakref.WeakSet()
 _clients: Shared[tuple[str, int, int], docker.DockerClient] = Shared()
 
 
@@ -96,45 +101,59 @@ def connect(timeout_seconds: int = 60, address: str | None = None) -> docker.Doc
 
 def _new_client(address: str, timeout_seconds: int) -> docker.DockerClient:
     """Return a client for the engine's own API version. Leaves no connection open if that fails."""
-    if address.startswith("ssh://"):  # docker-py would need paramiko for it
+    if address.startswith(_SSH) and (why := over_ssh.explain(address)):
         raise SandboxError(
-            ErrorCode.invalid_configuration,
-            f"An engine over ssh ({address}) is not supported.",
-            "Forward its socket with `ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST`, and set "
-            "DOCKER_HOST=unix:///tmp/docker.sock.",
+            ErrorCode.engine_unavailable,
+            f"No Docker Engine answers at {address}: {why}.",
+            "See whether `ssh` reaches that host without a question, and `docker system dial-stdio` works there.",
+            retryable=True,
         )
-    served = _ping(address, timeout_seconds)
+    served, podman = _ping(address, timeout_seconds)
     if not served:
         first = _client(address, timeout_seconds, _OLDEST_API)
         try:
-            served = str(first.api.version(api_version=False)["ApiVersion"])
+            said = first.api.version(api_version=False)
         finally:
             first.close()
-    return _client(address, timeout_seconds, served)
+        served = str(said["ApiVersion"])
+        podman = any(str(part.get("Name", "")).startswith("Podman") for part in said.get("Components") or [])
+    made = _client(address, timeout_seconds, served)
+    if podman:
+        _podmans.add(made)
+    return made
 
 
-def _ping(address: str, timeout_seconds: int) -> str:
-    """Return the API version of the engine behind a local socket, "" for another address or an engine that does not say.
+def is_podman(client: docker.DockerClient) -> bool:
+    """Return whether the engine of a client that `connect` made is Podman, which does some things otherwise or not at all."""
+    return client in _podmans
 
-    Its version page would run two programs for the answer, 20 ms. The OSError of a socket says why it fails, which docker-py's
-    error does not.
+
+def _ping(address: str, timeout_seconds: int) -> tuple[str, bool]:
+    """Return the API version of the engine behind a local socket, and whether it is Podman.
+
+    The version is "" for another address or an engine that does not say. Its version page would run two programs for the answer,
+    20 ms. The OSError of a socket says why it fails, which docker-py's error does not.
     """
     if not address.startswith("unix://"):
-        return ""
+        return "", False
     with contextlib.closing(http.client.HTTPConnection("localhost")) as connection:
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(timeout_seconds)
         connection.sock.connect(address.removeprefix("unix://"))
         try:
             connection.request("GET", "/_ping")
-            served = connection.getresponse().getheader("Api-Version") or ""
+            answer = connection.getresponse()
         except http.client.HTTPException:
-            return ""
-    return served if _API_VERSION.fullmatch(served) else ""
+            return "", False
+        served, podman = answer.getheader("Api-Version") or "", answer.getheader(_PODMAN_HEADER) is not None
+    return (served if _API_VERSION.fullmatch(served) else ""), podman
 
 
 def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerClient:
     """Return a client without asking the engine anything."""
+    if address.startswith(_SSH):  # docker-py would need paramiko for it: it speaks to a socket, in whose place is ssh
+        made = docker.DockerClient(base_url="unix:///ssh", version=version, timeout=timeout_seconds)
+        return _equipped(made, OverSsh(address, timeout_seconds, max_pool_size=_POOL_SIZE), timeout_seconds)
     try:
         if os.environ.get("DOCKER_HOST") == address:
             # Reads DOCKER_TLS_VERIFY and DOCKER_CERT_PATH as well.
@@ -151,11 +170,20 @@ def _client(address: str, timeout_seconds: int, version: str) -> docker.DockerCl
             f"The TLS settings for the engine at {address} do not work: {error.msg}.",
             "Check DOCKER_TLS_VERIFY and DOCKER_CERT_PATH, or the docker context in use.",
         ) from error
+    pool = None
     if made.api.base_url == _UNIX_URL:
-        socket_path = address.removeprefix("unix://")
-        made.api.mount(_UNIX_URL, OnePool(socket_path, timeout_seconds, max_pool_size=_POOL_SIZE))
+        pool = OnePool(address.removeprefix("unix://"), timeout_seconds, max_pool_size=_POOL_SIZE)
+    return _equipped(made, pool, timeout_seconds)
+
+
+def _equipped(made: docker.DockerClient, pool: OnePool | None, timeout_seconds: int) -> docker.DockerClient:
+    """Give a client its pool of connections, and every request a timeout."""
+    if pool is not None:
+        made.api.mount(_UNIX_URL, pool)
     # docker-py gives its timeout to every request except those of attach, which would wait for ever.
-    made.api.request = functools.partial(_request_with_timeout, made.api.request, timeout_seconds)  # type: ignore[method-assign]
+    # And without ``verify`` requests takes REQUESTS_CA_BUNDLE, if that is set, for the authority of the engine's certificate.
+    defaults = {"timeout": timeout_seconds, "verify": made.api.verify}
+    made.api.request = functools.partial(_request_with, made.api.request, defaults)  # type: ignore[method-assign]
     return made
 
 
@@ -166,16 +194,33 @@ class OnePool(UnixHTTPAdapter):
     thread uses it, which then fails with an AttributeError.
     """
 
-    def get_connection(self, url: str | bytes, proxies: Mapping[str, str] | None = None) -> UnixHTTPConnectionPool:
+    pool_type = UnixHTTPConnectionPool
+
+    def get_connection(self, url: str | bytes, _proxies: Mapping[str, str] | None = None) -> UnixHTTPConnectionPool:
         """Return the pool for a request to ``url``: a new one for a request that takes its connection over."""
         if urlsplit(str(url)).path.endswith(("/attach", "/events")):
-            return UnixHTTPConnectionPool(_UNIX_URL, self.socket_path, self.timeout, maxsize=1)
-        pool: UnixHTTPConnectionPool = super().get_connection(_UNIX_URL, proxies)
+            return self.pool_type(_UNIX_URL, self.socket_path, self.timeout, maxsize=1)
+        with self.pools.lock:
+            pool: UnixHTTPConnectionPool | None = self.pools.get(_UNIX_URL)
+            if pool is None:
+                pool = self.pools[_UNIX_URL] = self.pool_type(
+                    _UNIX_URL, self.socket_path, self.timeout, maxsize=self.max_pool_size
+                )
         return pool
 
 
-def _request_with_timeout(request: Callable[..., Any], timeout_seconds: int, *args: Any, **options: Any) -> Any:
-    return request(*args, **{"timeout": timeout_seconds, **options})
+class OverSsh(OnePool):
+    """The same through ssh: ``socket_path`` is the engine's address."""
+
+    pool_type = over_ssh.SshPool
+
+    def __init__(self, address: str, timeout_seconds: int, *, max_pool_size: int) -> None:
+        super().__init__("/", timeout_seconds, max_pool_size=max_pool_size)
+        self.socket_path = address
+
+
+def _request_with(request: Callable[..., Any], defaults: Mapping[str, Any], *args: Any, **options: Any) -> Any:
+    return request(*args, **{**defaults, **options})
 
 
 def describe(client: docker.DockerClient) -> EngineFacts:
@@ -199,6 +244,8 @@ def describe(client: docker.DockerClient) -> EngineFacts:
 def is_local(client: docker.DockerClient) -> bool:
     """Return whether the engine is reached through a socket of this host (its kernel may still be a virtual machine's)."""
     address = str(client.api.base_url)
+    if isinstance(client.api.adapters.get(_UNIX_URL), OverSsh):
+        return False
     return address.startswith("http+docker://") or urlsplit(address).hostname in ("localhost", "127.0.0.1", "::1")
 
 
@@ -249,7 +296,8 @@ def _error_in_answer(error: docker.errors.APIError) -> SandboxError:
             retryable=True,
         )
     if any(
-        mark in lowered for mark in ("oci runtime", "failed to create shim", "failed to create task", "containerd-shim")
+        mark in lowered
+        for mark in ("oci runtime", "oci permission", "failed to create shim", "failed to create task", "containerd-shim")
     ):
         return SandboxError(
             ErrorCode.start_failed,
@@ -309,6 +357,13 @@ def _error_without_answer(error: Exception) -> SandboxError:
     return SandboxError(
         ErrorCode.engine_unavailable, f"No Docker Engine answers at {address}: {inner}.", _START_HINT, retryable=True
     )
+
+
+def is_missing(error: BaseException | None) -> bool:
+    """Return whether an engine's error says that there is no such container: Podman says so with 500, while it is being removed."""
+    if isinstance(error, docker.errors.APIError) and error.status_code == 500:
+        return "no such cont" in str(error.explanation or "").lower()
+    return isinstance(error, docker.errors.NotFound)
 
 
 def _root_cause(error: BaseException) -> BaseException:

@@ -16,13 +16,14 @@ import requests.exceptions
 
 from sandbox.interrupts import Shield
 
-from .client import translated
+from .client import is_podman, translated
 from .shared import Shared
 
 log = logging.getLogger(__name__)
 
 SANDBOX_LABEL = "dev.gamebox.sandbox"
 MOST_FATES = 4096
+_REMOVED = ("destroy", "remove")  # as Docker and as Podman say it
 # An "oom" event explains the death of its container if it came at most this long before (seen: 0.2 s).
 OOM_SECONDS = 3.0
 # How long waiting for a death may delay a Ctrl-C.
@@ -88,7 +89,9 @@ class EngineEvents:
     def _open(self) -> bool:
         """Open the stream and return whether it is open."""
         try:
-            self._stream = self._client.api.events(decode=True, filters={"type": "container", "label": SANDBOX_LABEL})
+            # Podman knows no filter for the name of a label; ``_take`` looks at it.
+            label = {} if is_podman(self._client) else {"label": SANDBOX_LABEL}
+            self._stream = self._client.api.events(decode=True, filters={"type": "container", **label})
         except Exception as error:  # noqa: BLE001  the waiting constructor raises it
             self._problem = error
             self.alive = False
@@ -117,7 +120,9 @@ class EngineEvents:
     def _take(self, event: dict[str, Any]) -> None:
         actor = event.get("Actor") or {}
         container_id, action = actor.get("ID"), str(event.get("Action", "")).partition(":")[0]
-        if not container_id or action not in {"oom", "kill", "die", "destroy"}:
+        if not container_id or action not in {"oom", "kill", "die", *_REMOVED}:
+            return
+        if SANDBOX_LABEL not in (actor.get("Attributes") or {}):
             return
         with self._changed:
             fate = self._fates.setdefault(container_id, Fate())
@@ -125,7 +130,7 @@ class EngineEvents:
                 fate.oom_at = time.monotonic()
             elif action == "kill":
                 fate.killed_by_engine = True
-            elif action == "destroy":  # after its volumes, and when its name is free
+            elif action in _REMOVED:  # after its volumes, and when its name is free
                 fate.removed = True
             else:
                 fate.died = True

@@ -45,6 +45,7 @@ class _Facts(NamedTuple):
     variables: tuple[str, ...] = ()
     is_built: bool = False
     contents: str = ""
+    volumes: tuple[str, ...] = ()
 
 
 _facts: dict[str, _Facts] = {}
@@ -129,6 +130,11 @@ def image_contents(client: docker.DockerClient, image_id: str) -> str:
     return _facts_of(client, image_id).contents
 
 
+def image_volumes(client: docker.DockerClient, image_id: str) -> tuple[str, ...]:
+    """Return the volumes that an image declares, which an id stands for. Raises docker-py's errors."""
+    return _facts_of(client, image_id).volumes
+
+
 def is_built(client: docker.DockerClient, image_id: str) -> bool:
     """Return whether a build made the image, which an id stands for (see BUILD_LABEL). Raises docker-py's errors."""
     return _facts_of(client, image_id).is_built
@@ -152,8 +158,8 @@ def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
         return None
     config = found.get("Config") or {}
     labels = config.get("Labels") or {}
-    variables = tuple(config.get("Env") or ())
-    _facts[str(found["Id"])] = _Facts(variables, bool(labels.get(BUILD_LABEL)), read_manifest(labels))
+    variables, volumes = tuple(config.get("Env") or ()), tuple(sorted(config.get("Volumes") or ()))
+    _facts[str(found["Id"])] = _Facts(variables, bool(labels.get(BUILD_LABEL)), read_manifest(labels), volumes)
     while len(_facts) > _MOST_KNOWN:
         with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
             del _facts[next(iter(_facts))]

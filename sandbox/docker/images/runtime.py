@@ -27,7 +27,7 @@ import docker
 import docker.errors
 import tenacity
 
-from sandbox.docker.engine import locks
+from sandbox.docker.engine import locks, podman
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.errors import ErrorCode, SandboxError
@@ -72,6 +72,7 @@ KEPT_VOLUMES, KEPT_IMAGES = 16, 8
 _FRESH_SECONDS = 600.0
 """Younger ones always stay: a process whose locks are not visible here may be about to use one."""
 _ATTEMPTS = 3
+_OPEN_FILES = 1024
 _FINISH_SECONDS = 120
 _OTHERS_SECONDS = 20.0
 _VERIFIED = "-verified"
@@ -297,7 +298,10 @@ def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str
     labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host()}
     client.api.create_volume(name, labels=labels)
     try:
-        _finish(client, name, image_id, guest, labels)
+        # Docker copies the image's folder into an empty volume when a container is made, Podman when it is started.
+        _run(client, name, image_id, ["-c", "print('filled')"], labels, "filled")
+        finish = [*_COMPACT, f"{MOUNT_POINT}/finish.py"]
+        _run(client, name, image_id, finish, labels, "complete", _archive(guest))
     except Exception:
         with contextlib.suppress(docker.errors.DockerException):  # another process is filling it
             _remove(client, name)
@@ -305,30 +309,38 @@ def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str
     client.api.create_volume(name + _VERIFIED, labels=labels)
 
 
-def _finish(
-    client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes], labels: dict[str, str]
+def _run(
+    client: docker.DockerClient,
+    name: str,
+    image_id: str,
+    arguments: list[str],
+    labels: dict[str, str],
+    last_word: str,
+    arriving: bytes = b"",
 ) -> None:
-    """Fill the volume: the engine copies the image's folder into an empty one, and its own interpreter completes it."""
+    """Run the image's interpreter with the volume at its place; it must print ``last_word``. ``arriving`` is put there before."""
     mounts = [docker.types.Mount(MOUNT_POINT, name, type="volume")]
     host_config = client.api.create_host_config(
         network_mode="none",
         mounts=mounts,
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
+        ulimits=podman.ulimits(client, _OPEN_FILES),
         log_config=docker.types.LogConfig(type="json-file"),
     )
     created = client.api.create_container(
-        image_id, command=[*ARGV, *_COMPACT, f"{MOUNT_POINT}/finish.py"], host_config=host_config, labels=labels, user="0:0"
+        image_id, entrypoint=[*ARGV, *arguments], command=[], host_config=host_config, labels=labels, user="0:0"
     )
     container: str = created["Id"]
     try:
-        client.api.put_archive(container, MOUNT_POINT, _archive(guest))
+        if arriving:
+            client.api.put_archive(container, MOUNT_POINT, arriving)
         client.api.start(container)
         status = client.api.wait(container, timeout=_FINISH_SECONDS)["StatusCode"]
         output = client.api.logs(container).decode(errors="replace").strip()
     finally:
         client.api.remove_container(container, force=True, v=True)
-    if status != 0 or output != "complete":
+    if status != 0 or output != last_word:
         last = output.splitlines()[-1] if output else "no output"
         raise SandboxError(
             ErrorCode.setup_failed,
@@ -377,7 +389,8 @@ def _remove_stale(client: docker.DockerClient, current: str, image: str) -> None
                 _log.debug("runtime volume %s stays: %s", name, error)
     now = datetime.now(UTC).timestamp()
     found = client.api.images(name=RUNTIME_IMAGE)
-    images = {tag: now - each["Created"] for each in found for tag in each.get("RepoTags") or [] if tag != image}
+    tags = {tag: now - each["Created"] for each in found for tag in each.get("RepoTags") or []}
+    images = {tag: age for tag, age in tags.items() if tag.removeprefix("localhost/").removeprefix("docker.io/") != image}
     for tag in choose_stale(images, KEPT_IMAGES):
         try:
             client.api.remove_image(tag)

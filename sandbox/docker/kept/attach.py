@@ -14,7 +14,7 @@ import tenacity
 
 from sandbox.docker.container.postmortem import ENDED, container_state
 from sandbox.docker.container.stream import AttachStream
-from sandbox.docker.engine.client import connect, translated
+from sandbox.docker.engine.client import connect, is_missing, translated
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.images.runtime import GUEST_PACKAGE
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
@@ -93,7 +93,7 @@ class EngineKeep:
             with translated():
                 return bool(client.api.inspect_container(self._id)["State"]["Running"])
         except SandboxError as error:
-            if isinstance(error.__cause__, docker.errors.NotFound):
+            if is_missing(error.__cause__):
                 return False
             raise
 

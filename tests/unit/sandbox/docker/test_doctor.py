@@ -104,12 +104,16 @@ def test_plain_lines() -> None:
     assert not any("\x1b" in line for line in lines)
 
 
-def test_what_was_not_tried_is_not_enforced() -> None:
-    finding = probes.unprobed("memory", "no image", "Run `gamebox setup`.")
-    assert (finding.state, finding.how) == ("not", "not tried: no image")
+def test_where_no_sandbox_starts_the_cause_is_said_once() -> None:
+    first, *others = probes.untested("no image", "Run `gamebox setup`.")
+    assert (first.state, first.how, first.hint) == ("not", "no image", "Run `gamebox setup`.")
+    assert [first.promise, *(each.promise for each in others)] == list(probes.PROMISES)
+    assert {(each.state, each.how, each.hint) for each in others} == {("untested", "not tested: no sandbox starts", "")}
+    lines = doctor_shown.lines(Diagnosis(describe_engine({}, VERSION, ""), (first, *others)))
+    assert lines[-1] == f"{len(others) + 1} promises: 0 enforced, 0 partly, 1 not, {len(others)} untested"
     with pytest.raises(dataclasses.FrozenInstanceError):
-        finding.state = "enforced"  # type: ignore[misc]
+        first.state = "enforced"  # type: ignore[misc]
 
 
 def test_every_promise_has_one_name() -> None:
-    assert len(set(probes.PROMISES)) == len(probes.PROMISES) == len(probes.INSIDE) + len(probes.ALONE)
+    assert len(set(probes.PROMISES)) == len(probes.PROMISES) == 1 + len(probes.INSIDE) + len(probes.ALONE)
