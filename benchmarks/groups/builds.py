@@ -19,6 +19,7 @@ from sandbox.docker.builds.archives import ArchiveStore
 from sandbox.docker.builds.build import Build, BuiltImage
 from sandbox.docker.builds.layers import ImageStore
 from sandbox.docker.builds.steps import Copy, Plan, Run, Workdir
+from sandbox.docker.local_images.setups import remove_setup, set_up
 
 MIB = 1 << 20
 FILES = 200
@@ -93,6 +94,31 @@ def _builds(options: Options, client: docker.DockerClient, folder: Path, owner: 
         options.rounds(20),
     )
     yield starts.row("start of what was built", "start of the base", note="its home and workspace are copied from the image")
+    yield from _set_up_starts(options, folder)
+
+
+def _set_up_starts(options: Options, folder: Path) -> Iterator[Row]:
+    """Measure what a set-up adds to a start: finding it, and copying 1,000 files of 8 KiB into the workspace."""
+    repo = folder / "repo"
+    repo.mkdir()
+    (repo / "requirements.txt").write_text(f"# {secrets.token_hex(8)}\n")
+    command = "mkdir .venv && for n in $(seq 1000); do head -c 8192 /dev/urandom > .venv/$n; done"
+    kept = set_up(command, repo, image=options.image).name
+
+    def start(*, with_set_up: bool) -> float:
+        def call() -> None:
+            image = set_up(command, repo, image=options.image).image if with_set_up else options.image
+            with DockerEnvironment(image, workspace=repo) as env:
+                env.run("true").unwrap()
+
+        return milliseconds(call)
+
+    try:
+        plain, filled = "start with a repository", "start with a repository and its set-up"
+        turns = take_turns({plain: lambda: start(with_set_up=False), filled: lambda: start(with_set_up=True)}, options.rounds(20))
+        yield turns.row(filled, plain, note="1,000 files of 8 KiB are copied from the image")
+    finally:
+        remove_setup(kept)
 
 
 def _context(image: str) -> bytes:

@@ -11,7 +11,7 @@ from .table import write_table
 
 app = typer.Typer(
     name="setups",
-    help="List and remove what --setup has installed; the least used go by themselves when there are more than 20.",
+    help="List and remove what --setup has installed.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

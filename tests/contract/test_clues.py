@@ -88,7 +88,7 @@ def test_a_port_in_use_names_the_command_that_holds_it(env: SandboxedEnvironment
         ("unshare -r id", "does not allow mounts"),
         ("mount -t tmpfs none /mnt", "does not allow mounts"),
         ("ping -c 1 localhost", "no ICMP"),
-        ("pip download --no-deps --index-url http://index.example.com/ x", "pip: packages cannot be installed here"),
+        ("pip download --retries 0 --no-deps --index-url https://index.example.com/ x", "pip: packages cannot be installed here"),
     ],
 )
 def test_what_cannot_work_here_says_so(env: SandboxedEnvironment, command: str, said: str) -> None:

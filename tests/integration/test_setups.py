@@ -75,8 +75,8 @@ def test_a_set_up_is_made_once_and_found_again(repo: Path, upstream: Upstream, t
     found = set_up(INSTALL, repo, image="gamebox/base", cache=cache, limits=SMALL)
     KNOWN.add(found.name)
     assert found.cached
-    words = ["run", "--workspace", str(repo), "--setup", INSTALL, "-e", "PYTHONPATH=.venv", "--", "python3", "main.py"]
-    second = run_gamebox(*words, env=environment, timeout=300)
+    again = ["--workspace", str(repo), "--setup", INSTALL, "-e", "PYTHONPATH=.venv", "--", "python3", "main.py"]
+    second = run_gamebox("run", *again, env=environment, timeout=300)
     assert (second.returncode, second.stdout) == (0, "again mdurl\n"), second.stderr
     (listed,) = [each for each in list_setups() if found.name in each.names]
     assert dict(listed.labels)["setup.command"] == INSTALL

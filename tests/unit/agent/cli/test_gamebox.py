@@ -60,7 +60,7 @@ def test_help_names_the_commands() -> None:
 
 
 COMMANDS = (
-    *("run", "exec", "shell", "cp", "logs", "ls", "image", "rm", "agent", "batch", "serve"),
+    *("run", "exec", "shell", "cp", "logs", "ls", "image", "rm", "agent", "batch", "serve", "setups"),
     *("demo", "check", "setup", "doctor", "version", "hub", "mcp", "new", "runs"),
 )
 

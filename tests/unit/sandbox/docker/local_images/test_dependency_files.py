@@ -14,7 +14,8 @@ from sandbox.errors import ErrorCode, SandboxError
 
 
 def test_all_that_counts_and_nothing_else(tmp_path: Path) -> None:
-    for path in ("requirements-dev.txt", "web/package.json", "web/node_modules/x/package.json", ".venv/pyproject.toml", "src/a.py", "Cargo.lock"):
+    others = ("web/node_modules/x/package.json", ".venv/pyproject.toml", "src/a.py")
+    for path in ("requirements-dev.txt", "web/package.json", "Cargo.lock", *others):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(path)
     found = read_dependency_files(tmp_path)
@@ -50,7 +51,7 @@ def test_deep_many_and_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list(read_dependency_files(tmp_path)) == ["go.mod"]
     with (tmp_path / "Cargo.lock").open("wb") as file:
         file.truncate(dependency_files.MOST_FILE_BYTES + 1)
-    with pytest.raises(SandboxError, match="Cargo.lock"):
+    with pytest.raises(SandboxError, match=r"Cargo\.lock"):
         read_dependency_files(tmp_path)
     (tmp_path / "Cargo.lock").unlink()
     monkeypatch.setattr(dependency_files, "MOST_ENTRIES", 3)
