@@ -36,7 +36,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "commands and files": ["contract/test_run.py", "contract/test_files.py", "contract/test_transfer.py"],
     "network and forwarding": ["contract/test_network.py", "contract/test_forwarding.py"],
     "checkpoints": ["contract/test_state.py"],
-    "pause": ["contract/test_pause.py"],
+    "pause": ["integration/test_pausing.py"],
     "deaths": ["integration/test_deaths.py"],
     "disk": ["integration/test_disk.py"],
     "keep and attach": ["integration/test_keeping.py"],
