@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "commands and files": ["contract/test_run.py", "contract/test_files.py", "contract/test_transfer.py"],
     "network and forwarding": ["contract/test_network.py", "contract/test_forwarding.py"],
     "checkpoints": ["contract/test_state.py"],
-    "pause": ["contract/test_pause.py"],
+    "pause": ["integration/test_pausing.py"],
     "deaths": ["integration/test_deaths.py"],
     "disk": ["integration/test_disk.py"],
     "keep and attach": ["integration/test_keeping.py"],
@@ -125,9 +126,9 @@ def _load(address: str) -> None:
         saved, mark = cache() / "images.tar", cache() / "images.ids"
         if not saved.is_file() or not mark.is_file() or mark.read_text() != repr(names):
             mark.unlink(missing_ok=True)
-            with tempfile.NamedTemporaryFile(dir=cache(), delete=False) as file:
-                subprocess.run(["docker", "--host", MACHINE_ENGINE, "save", *tags], stdout=file, check=True)
-            Path(file.name).rename(saved)
+            with tempfile.NamedTemporaryFile(dir=cache(), delete=False) as new:
+                subprocess.run(["docker", "--host", MACHINE_ENGINE, "save", *tags], stdout=new, check=True)
+            Path(new.name).rename(saved)
             mark.write_text(repr(names))
     finally:
         main.close()
@@ -176,13 +177,17 @@ def _test(own: Started, part: str) -> dict[str, Any]:
 
 
 def _left(address: str) -> list[str]:
-    """Return the containers and volumes that are left on an engine, beside the runtime's volume, after a few seconds."""
+    """Return the containers and volumes that are left on an engine, beside the runtime's volume, after a few seconds.
+
+    Volumes without a name are left out: a test that removes a container past Gamebox leaves them on Podman, without a label.
+    """
     client = docker.DockerClient(base_url=address, version="1.41", timeout=30)
 
     def left() -> list[str]:
         volumes = client.api.volumes().get("Volumes") or []
         containers = [each["Names"][0] for each in client.api.containers(all=True)]
-        return containers + [each["Name"] for each in volumes if not each["Name"].startswith("gamebox-runtime-")]
+        names = [str(each["Name"]) for each in volumes]
+        return containers + [name for name in names if not re.fullmatch(r"gamebox-runtime-.*|[0-9a-f]{64}", name)]
 
     try:
         eventually(lambda: not left(), 10)

@@ -104,7 +104,7 @@ def test_its_events_are_those_of_sandboxes(client: docker.DockerClient) -> None:
 
 
 def test_limits_that_its_root_may_set(client: docker.DockerClient) -> None:
-    named = {each.name: each.hard for each in podman.ulimits(client, 1024)}
+    named = {str(each.name): int(each.hard or 0) for each in podman.ulimits(client, 1024)}
     assert named["nofile"] == 1024
     assert 0 < named["nproc"] <= int(Path("/proc/sys/kernel/pid_max").read_text())
 
