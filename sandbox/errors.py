@@ -102,6 +102,12 @@ class ErrorCode(StrEnum, metaclass=_Codes):
     connection_failed = "connection_failed"
     too_many_redirects = "too_many_redirects"
     response_too_large = "response_too_large"
+    browser_not_available = "browser_not_available"
+    browser_failed = "browser_failed"
+    element_not_found = "element_not_found"
+    element_not_usable = "element_not_usable"
+    dialog_open = "dialog_open"
+    script_failed = "script_failed"
     # the sandbox and its engine
     sandbox_unavailable = "sandbox_unavailable"
     sandbox_closed = "sandbox_closed"

@@ -183,6 +183,9 @@ def setup(
     toolchains: bool = typer.Option(
         False, "--toolchains", help="Make the image gamebox/toolchains, too: Node.js, Go, Rust, Java, C and C++."
     ),
+    browser: bool = typer.Option(
+        False, "--browser", help="Make the image with a browser, gamebox/browser, too: 650 MB, one to two minutes."
+    ),
 ) -> None:
     """Install everything a sandbox needs: an engine, the images and the guest's runtime. Skips what is already there."""
     from sandbox.docker.setup import provision
@@ -191,6 +194,7 @@ def setup(
         provision.INTERPRETER_IMAGE: code_interpreter,
         provision.NODE_IMAGE: node,
         provision.TOOLCHAINS_IMAGE: toolchains,
+        provision.BROWSER_IMAGE: browser,
     }
     provision.setup(lambda line: typer.echo(line), [image for image, wanted in asked.items() if wanted])
 

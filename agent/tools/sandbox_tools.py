@@ -17,6 +17,8 @@ from .finish import finish_action, think_action
 
 # Two read and write files of the host; the others tell a model nothing that list and run do not.
 HOST_ONLY = frozenset(name for name, request in OPERATIONS.items() if not request.for_models)
+# What only some images can do is offered where an agent names it.
+IN_SOME_SANDBOXES = frozenset(name for name, request in OPERATIONS.items() if not request.in_every_sandbox)
 # Every prompt ends with this information, as part of the environment's description.
 IN_EVERY_PROMPT = frozenset({"usage"})
 # The other arguments of run (argv, env, stdin, ...) are second ways to say the same. Hints name only these, and send, screen and
@@ -60,11 +62,11 @@ class SandboxAction(Action):
 
 
 def sandbox_tools(only: Iterable[str] | None = None) -> list[SandboxAction]:
-    """Return the operations that a model may use, or those named in ``only``."""
+    """Return the operations that a model may use in every sandbox, or those named in ``only``."""
     return [
         SandboxAction(name)
         for name in (OPERATIONS if only is None else only)
-        if only is not None or name not in HOST_ONLY | IN_EVERY_PROMPT
+        if only is not None or name not in HOST_ONLY | IN_EVERY_PROMPT | IN_SOME_SANDBOXES
     ]
 
 

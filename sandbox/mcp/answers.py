@@ -26,10 +26,14 @@ def result_of(envelope: Envelope[Any], images: Sequence[tuple[bytes, str]] = ())
     data = envelope.to_dict()
     data.pop("schema", None)  # the model has it
     text = envelope.to_text()
+    result = data.get("result")
+    shown = result.pop("image", None) if isinstance(result, dict) else None
     if images:
         text = "\n".join(f"[{kind}, {len(content)} bytes: shown below]" for content, kind in images)
     content: list[Any] = [TextContent(text=without_middle(clean(text), MOST_TEXT_CHARS))]
     content += [ImageContent(data=base64.b64encode(each).decode(), mime_type=kind) for each, kind in images]
+    if isinstance(shown, dict):  # a screenshot: once is enough
+        content.append(ImageContent(data=str(shown.get("data")), mime_type="image/png"))
     return CallToolResult(
         content=content, structured_content=_fitting(clean(data)), is_error=isinstance(envelope, Failure)
     )

@@ -21,6 +21,9 @@ ANSWER_SECONDS = 40.0
 MOST_TOOLS = 10
 # The hints and notices of answers name these.
 DEFAULT_TOOLS = ("run", "send", "logs", "wait_for", "kill", "read", "write", "edit", "list", "search")
+# For work on web pages, with an image that has a browser: the name of the set, and its tools.
+BROWSER_TOOLS = ("run", "logs", "wait_for", "kill", "read", "write", "edit", "browse", "browse_interact", "screenshot")
+SETS = {"browser": BROWSER_TOOLS}
 FORWARD = "forward"
 # Of both streams together, and once more of each: clients may pass all of it on to the model.
 KEEP_OUTPUT_BYTES = 16 << 10
@@ -31,6 +34,8 @@ _WAITS = {
     "logs": "wait_seconds",
     "wait_for": "timeout_seconds",
     "browse": "timeout_seconds",
+    "browse_interact": "timeout_seconds",
+    "screenshot": "timeout_seconds",
 }
 _UNBOUNDED = {"run", "send"}  # without a value they may take longer
 _NOTICES = {
@@ -106,12 +111,16 @@ def _bound_run(args: dict[str, Any]) -> None:
 
 
 def chosen_tools(names: Sequence[str] = ()) -> dict[str, Tool]:
-    """Return the tools with these names, by name; the usual ones if there are none. Raises SandboxError."""
+    """Return the tools with these names, by name; the usual ones if there are none. A name of SETS is all of that set.
+
+    Raises SandboxError.
+    """
     possible = (*(name for name, kind in OPERATIONS.items() if kind.for_models), FORWARD)
-    wanted = tuple(dict.fromkeys(names)) or DEFAULT_TOOLS
+    named = [each for name in names for each in SETS.get(name, (name,))]
+    wanted = tuple(dict.fromkeys(named)) or DEFAULT_TOOLS
     if unknown := [name for name in wanted if name not in possible]:
         raise SandboxError(
-            ErrorCode.invalid_configuration, f"There is no tool {unknown[0]!r:.80}.", f"Choose from: {', '.join(possible)}."
+            ErrorCode.invalid_configuration, f"There is no tool {unknown[0]!r:.80}.", f"Choose from: {', '.join((*possible, *SETS))}."
         )
     if len(wanted) > MOST_TOOLS:
         raise SandboxError(
@@ -131,7 +140,7 @@ def _tool(name: str) -> Tool:
         read_only_hint=not request.changes_files and request.repeatable,
         destructive_hint=not request.repeatable,
         idempotent_hint=request.repeatable,
-        open_world_hint=name in ("run", "browse"),
+        open_world_hint=name in ("run", "browse", "browse_interact"),
     )
     return _made(name, inspect.getdoc(request) or "", schema, _json_schema(request.result), annotations, request)
 

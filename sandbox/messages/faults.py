@@ -15,6 +15,7 @@ from sandbox.readers import Hint
 from sandbox.text.wording import Wording, count_of, duration, one_line, size
 
 from . import network as network_words
+from . import pages as page_words
 from . import paths as path_words
 from . import waiting as waits
 from .notices import NOTICES
@@ -113,6 +114,8 @@ def _too_large(f: Fields) -> Wording:
 
 
 def _timeout(f: Fields) -> Wording:
+    if f.get("browser") or f.get("browser_busy"):
+        return page_words.timed_out(f)
     seconds = f.get("seconds")
     allowed = f"{seconds:g} seconds" if isinstance(seconds, int | float) else "its time"
     longer = f"timeout_seconds above {seconds:g}" if isinstance(seconds, int | float) else "a longer timeout_seconds"
@@ -429,6 +432,7 @@ def _too_large_answer(f: Fields) -> Wording:
 
 _FAULTS: dict[ErrorCode, Callable[[Fields], Wording]] = {
     **path_words.FAULTS,
+    **page_words.FAULTS,
     ErrorCode.path_exists: lambda f: Wording(
         f"{f.get('path')!r} exists already.",
         "Look at it; then choose another name, or call move with overwrite=true, which replaces it."

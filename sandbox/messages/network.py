@@ -97,6 +97,8 @@ def _whose(f: Fields) -> tuple[str, Any, str, str]:
     """Return host, port, which command's connection it was, and how often."""
     host, port = one_line(str(f.get("host")))[:NAME_CHARS], f.get("port")
     whose = f" (from the command {f.get('id')})" if f.get("elsewhere") else ""
+    if f.get("id") == "browser":
+        whose = " (from a page in the browser)"
     if not f.get("certain"):
         whose = f" (from {f.get('id')} or another running command)"
     count = f.get("count")

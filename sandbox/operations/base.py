@@ -129,6 +129,8 @@ class Request(BaseModel):
     waits: ClassVar[bool]
     # Models are offered it as a tool; the others are for the host's own program.
     for_models: ClassVar[bool]
+    # Every sandbox can carry it out. Models are offered the others only where they are asked for by name.
+    in_every_sandbox: ClassVar[bool]
     # How its method takes these arguments: by position. The others are given by name.
     positional: ClassVar[tuple[str, ...]]
     # What the method's documentation says beside the docstring, which is for models.

@@ -26,6 +26,7 @@ def operation(
     ordered: bool = False,
     waits: bool = False,
     for_models: bool = True,
+    in_every_sandbox: bool = True,
     positional: tuple[str, ...] | None = None,
     method_notes: str = "",
 ) -> Callable[[type[R]], type[R]]:
@@ -42,6 +43,7 @@ def operation(
         request.operation, request.result = name, result
         request.changes_files, request.starts_process, request.repeatable = changes_files, starts_process, repeatable
         request.ordered, request.waits, request.for_models = ordered, waits, for_models
+        request.in_every_sandbox = in_every_sandbox
         request.positional, request.method_notes = required if positional is None else positional, method_notes
         OPERATIONS[name] = request
         return request

@@ -126,7 +126,7 @@ _PODMAN = {
         "the test's own container, without limits, does not start where root may not raise limits"
     ),
 }
-EXCUSED: Mapping[str, Mapping[str, str]] = {name: _PODMAN for name in ("podman-4", "podman-5", "podman-5-unstable")}
+EXCUSED: Mapping[str, Mapping[str, str]] = dict.fromkeys(("podman-4", "podman-5", "podman-5-unstable"), _PODMAN)
 
 
 def is_excused(engine: str, test: str) -> bool:

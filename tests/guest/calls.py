@@ -47,10 +47,13 @@ class RealCall:
     incoming: list[bytes] = field(default_factory=list)
     complete: bool = True
     sent: bytearray = field(default_factory=bytearray)
-    processes: Any = field(default_factory=lambda: SimpleNamespace(commands={}))
+    processes: Any = field(default_factory=lambda: SimpleNamespace(commands={}, isolated=False))
 
     def hand_over(self, work: Callable[[], None]) -> None:
         work()
+
+    def await_report(self, start: Callable[[Callable[[Any], None]], Callable[[], None]]) -> Any:
+        raise AssertionError("there is no reactor")
 
     def body(self) -> Iterator[bytes]:
         yield from self.incoming

@@ -118,7 +118,7 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
 
 def declared_mounts(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> list[Mount]:
     """Return mounts for the volumes that the image declares. Raises SandboxError ``start_failed`` for one that cannot be."""
-    taken = {runtime.mount, *_tmpfs(shape), *(str(mount["Target"]) for mount in (*shape.disk.mounts, *shape.volumes))}
+    taken = {runtime.mount, *_tmpfs(shape, on_podman=False), *(str(mount["Target"]) for mount in (*shape.disk.mounts, *shape.volumes))}
     return volume_mounts(image_volumes(client, image_id), taken, name)
 
 

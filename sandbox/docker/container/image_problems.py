@@ -36,7 +36,7 @@ def volume_mounts(declared: Iterable[str], taken: Collection[str], name: str) ->
 
     The engine would make each on its disk, writable and without a limit. They are named after the sandbox ``name``, since the
     engine makes no unnamed one that is read-only. ``taken`` are the places that the sandbox mounts itself: no volume is made
-    there. Raises SandboxError ``start_failed`` for one that lies in such a place or around it, or would replace a part of the system.
+    there. Raises SandboxError ``start_failed`` for one that lies in such a place or around it, or replaces a part of the system.
     """
     found: list[Mount] = []
     for path in declared:

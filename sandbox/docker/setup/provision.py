@@ -26,6 +26,7 @@ E2B_IMAGE = "gamebox/e2b"
 INTERPRETER_IMAGE = "gamebox/code-interpreter"
 NODE_IMAGE = "gamebox/node"
 TOOLCHAINS_IMAGE = "gamebox/toolchains"
+BROWSER_IMAGE = "gamebox/browser"
 _START_SECONDS = 60.0
 """A first dockerd on a slow disk needs about 20 s, for its storage, its network and its firewall rules."""
 _DISK_BYTES = 3 << 30

@@ -416,6 +416,7 @@ class GeneratedCoroutines(ABC):
         offset: int = 0,
         max_chars: int = 20000,
         raw: bool = False,
+        browser: bool | None = None,
         timeout_seconds: float = 30,
     ) -> Envelope[op.BrowseResult]:
         """See ``OperationMethods.browse``."""
@@ -424,9 +425,35 @@ class GeneratedCoroutines(ABC):
             "offset": offset,
             "max_chars": max_chars,
             "raw": raw,
+            "browser": browser,
             "timeout_seconds": timeout_seconds,
         }
         return await self._call_operation("browse", args)
+
+    @explain_unknown_options
+    async def browse_interact(
+        self,
+        steps: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+        *,
+        max_chars: int = 8000,
+        timeout_seconds: float = 30,
+    ) -> Envelope[op.InteractResult]:
+        """See ``OperationMethods.browse_interact``."""
+        args = {"steps": steps, "max_chars": max_chars, "timeout_seconds": timeout_seconds}
+        return await self._call_operation("browse_interact", args)
+
+    @explain_unknown_options
+    async def screenshot(
+        self,
+        *,
+        target: str | None = None,
+        full: bool = False,
+        path: str | None = None,
+        timeout_seconds: float = 30,
+    ) -> Envelope[op.ScreenshotResult]:
+        """See ``OperationMethods.screenshot``."""
+        args = {"target": target, "full": full, "path": path, "timeout_seconds": timeout_seconds}
+        return await self._call_operation("screenshot", args)
 
     @explain_unknown_options
     async def usage(self) -> Envelope[op.UsageResult]:

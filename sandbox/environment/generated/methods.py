@@ -629,17 +629,22 @@ class GeneratedMethods(ABC):
         offset: int = 0,
         max_chars: int = 20000,
         raw: bool = False,
+        browser: bool | None = None,
         timeout_seconds: float = 30,
     ) -> Envelope[op.BrowseResult]:
         """Open a web page and read it as text with its links.
 
         Reaches the sandbox's own servers (http://127.0.0.1:PORT/) and, if the sandbox has a network, the internet.
-        Redirects are followed; a page that is not text is described. Read the rest of a long page with offset.
+        Redirects are followed; a page that is not text is described. Read the rest of a long page with offset. A page that
+        is opened in the browser is answered with console errors, failed requests, and an outline with references (as in
+        e5), too.
 
         - url: http:// or https:// address.
         - offset: Character of the text to start at.
         - max_chars: Maximum number of characters of text.
         - raw: Return the body as it is, instead of readable text.
+        - browser: Run the page's scripts, in the browser. By default only where there is a browser, and the page is of the
+          sandbox's own or has next to no text without its scripts.
         - timeout_seconds: Give up after this many seconds.
         """
         args = {
@@ -647,9 +652,52 @@ class GeneratedMethods(ABC):
             "offset": offset,
             "max_chars": max_chars,
             "raw": raw,
+            "browser": browser,
             "timeout_seconds": timeout_seconds,
         }
         return self._call_operation("browse", args)
+
+    @explain_unknown_options
+    def browse_interact(
+        self,
+        steps: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+        *,
+        max_chars: int = 8000,
+        timeout_seconds: float = 30,
+    ) -> Envelope[op.InteractResult]:
+        """Act in the page that is open in the browser: click, fill in, wait, and the like, one step after the other.
+
+        Open a page first, with browse and browser=true, or with a step goto. Each step waits for its element and then for
+        the page, and answers with what it changed; the first one that fails ends the call. Alerts are accepted; confirm and
+        prompt wait for a step dialog. Pages, cookies and tabs stay from call to call.
+
+        - steps: The steps, as in [{"action": "fill", "target": "e3", "value": "Ann"}].
+        - max_chars: Maximum number of characters of the outline at the end.
+        - timeout_seconds: Give up after this many seconds, for all steps together.
+        """
+        args = {"steps": steps, "max_chars": max_chars, "timeout_seconds": timeout_seconds}
+        return self._call_operation("browse_interact", args)
+
+    @explain_unknown_options
+    def screenshot(
+        self,
+        *,
+        target: str | None = None,
+        full: bool = False,
+        path: str | None = None,
+        timeout_seconds: float = 30,
+    ) -> Envelope[op.ScreenshotResult]:
+        """Take a picture of the page that is open in the browser: what its window shows, an element, or the full page.
+
+        The picture is a PNG file in the sandbox, and part of the result for models that see images.
+
+        - target: Element: a reference of the outline, as in e5, or a CSS selector.
+        - full: The full page, not only what its window shows.
+        - path: File to write; by default a new one in /tmp.
+        - timeout_seconds: Give up after this many seconds.
+        """
+        args = {"target": target, "full": full, "path": path, "timeout_seconds": timeout_seconds}
+        return self._call_operation("screenshot", args)
 
     @explain_unknown_options
     def usage(self) -> Envelope[op.UsageResult]:

@@ -17,6 +17,7 @@ MOST = 1 << 62
 MOST_SECONDS = 1e8
 MOST_PATTERN = 1000
 MOST_USER = 256
+MOST_STEPS = 50
 ROOTS = (WORKSPACE, HOME)
 NAMED_SIGNALS = frozenset(
     {"SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT", "SIGWINCH"}
@@ -123,6 +124,11 @@ def seconds(value: Any) -> bool:
 def texts(value: Any) -> bool:
     """Return whether it is a list of texts that stand for bytes."""
     return isinstance(value, list) and all(map(bytes_as_text, value))
+
+
+def steps(value: Any) -> bool:
+    """Return whether it is a list of steps in a page."""
+    return isinstance(value, list) and 0 < len(value) <= MOST_STEPS and all(isinstance(each, dict) for each in value)
 
 
 def variables(value: Any) -> bool:

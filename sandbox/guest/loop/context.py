@@ -125,6 +125,12 @@ if TYPE_CHECKING:
         processes: Any
         """The sandbox's commands and sessions (``processes.Processes``)."""
 
+        def await_report(self, start: Callable[[Callable[[Any], None]], Callable[[], None]]) -> Any:
+            """Call ``start(report)`` in the reactor's thread, wait for ``report(value)`` and return the value; raise it if a Fault.
+
+            ``start`` returns a function that ends the work early, upon which it must report, too.
+            """
+
         def hand_over(self, work: Callable[[], None]) -> None:
             """Call ``work`` in the reactor's thread, which owns commands and sessions, and wait. What it raises is raised here."""
 

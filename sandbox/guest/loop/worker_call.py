@@ -105,26 +105,32 @@ class WorkerCall:
         env: dict[str, str] | None = None,
     ) -> HelperResult:
         """See ``context.Call``."""
-        done = threading.Event()
-        outcome: list[HelperResult | Fault] = []
-
-        def report(finished: HelperResult | Fault) -> None:
-            outcome.append(finished)
-            done.set()
-
         environ = {**self.place.environ, **(env or {})}
         spec = Spec(argv, environ, None if cwd_fd is not None else "/")
         source = os.dup(stdin) if isinstance(stdin, int) else stdin
         folder = os.dup(cwd_fd) if cwd_fd is not None else None
 
-        def start() -> None:
-            self._stop_helper = self.processes.run_helper(
-                spec, source, folder, timeout_seconds, max_output_bytes, report
-            )
+        def start(report: Callable[[HelperResult | Fault], None]) -> Callable[[], None]:
+            return self.processes.run_helper(spec, source, folder, timeout_seconds, max_output_bytes, report)
+
+        finished: HelperResult = self.await_report(start)
+        return finished
+
+    def await_report(self, start: Callable[[Callable[[Any], None]], Callable[[], None]]) -> Any:
+        """See ``context.StateCall``."""
+        done = threading.Event()
+        outcome: list[Any] = []
+
+        def report(found: Any) -> None:
+            outcome.append(found)
+            done.set()
+
+        def begin() -> None:
+            self._stop_helper = start(report)
             if self._cancelled:
                 self._stop_helper()
 
-        self._reactor.hand_over(start)
+        self._reactor.hand_over(begin)
         done.wait()
         self._stop_helper = None
         if self._cancelled:

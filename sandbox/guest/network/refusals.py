@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 
+from ..protocol.constants import BROWSER_UID
 from ..watch.procfs import read_parents, read_socket_inodes
 
 TYPE_CHECKING = False
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Notices for one command: a scan of ports must not make its result endless.
 MOST_NOTICES = 10
+# Stands for the browser among ids of processes.
+BROWSER = -1
 # More than a process may have.
 MOST_DESCRIPTORS = 1 << 30
 
@@ -65,10 +68,11 @@ class Refusals:
             self._reactor.hand_over(lambda: finish(owners))
 
         def finish(owners: list[int | None]) -> None:
+            """Add the notices; the owner ``BROWSER`` is the browser, whose descriptors nobody may see."""
             self._looking = False
             if self._waiting:
                 self._look()
-            parents = read_parents() if any(owners) else {}
+            parents = read_parents() if any(owner and owner > 0 for owner in owners) else {}
             for owner, (_, refusal, then) in zip(owners, waiting, strict=True):
                 for command, certain in self._commands_of(owner, parents):
                     self._add_notice(command, {**refusal, "certain": certain})
@@ -79,6 +83,9 @@ class Refusals:
     def _commands_of(self, owner: int | None, parents: dict[int, int]) -> list[tuple[Command, bool]]:
         """Return the commands that a process may belong to, and whether that is certain."""
         commands = [c for c in self._processes.commands.values() if not c.tree_empty and c.runner is not None]
+        if owner == BROWSER:
+            browser = self._processes.browser_command
+            return [] if browser is None else [(browser, True)]
         if owner is None:
             return [(command, len(commands) == 1) for command in commands]
         above = set()
@@ -118,23 +125,26 @@ def ends_of(sock: socket.socket) -> Ends:
 
 
 def _owners(all_ends: list[Ends]) -> list[int | None]:
-    """Return, for each connection, the id of a process that holds its client's end, or None if no such process is visible."""
-    inodes = inodes_of([ends for ends in all_ends if ends is not None])
-    wanted = {inodes[ends] for ends in all_ends if ends in inodes}
-    holders: dict[str, int] = {}
+    """Return, for each connection, the id of a process that holds its client's end, or None if no such process is visible.
+
+    It is BROWSER for a connection of the browser's user.
+    """
+    sockets = sockets_of([ends for ends in all_ends if ends is not None])
+    wanted = {inode for inode, uid in sockets.values() if uid != BROWSER_UID}
+    holders: dict[str, int] = {inode: BROWSER for inode, uid in sockets.values() if uid == BROWSER_UID}
     if wanted:
         for pid in filter(str.isdigit, os.listdir("/proc")):
             for inode in wanted.intersection(read_socket_inodes(pid, MOST_DESCRIPTORS)):
                 holders.setdefault(inode, int(pid))
-    return [holders.get(inodes.get(ends, "")) for ends in all_ends]
+    return [holders.get(sockets[ends][0]) if ends in sockets else None for ends in all_ends]
 
 
-def inodes_of(connections: Iterable[tuple[tuple[str, int], tuple[str, int]]]) -> dict[Ends, str]:
-    """Return the inodes of those IPv4 connections, each (near end, far end), that the kernel lists. Raises OSError.
+def sockets_of(connections: Iterable[tuple[tuple[str, int], tuple[str, int]]]) -> dict[Ends, tuple[str, int]]:
+    """Return inode and uid of those IPv4 connections, each (near end, far end), that the kernel lists. Raises OSError.
 
     Addresses and ports are compared, as other connections may share a port.
     """
-    found: dict[Ends, str] = {}
+    found: dict[Ends, tuple[str, int]] = {}
     for table, mapped in (("tcp", ""), ("tcp6", "0000000000000000FFFF0000")):
         wanted = {tuple(mapped + _table_form(end) for end in ends): ends for ends in connections if ends not in found}
         try:
@@ -143,7 +153,7 @@ def inodes_of(connections: Iterable[tuple[tuple[str, int], tuple[str, int]]]) ->
                     words = line.split()
                     ends = wanted.get(tuple(words[1:3]))
                     if ends is not None and len(words) > 9:
-                        found[ends] = words[9]
+                        found[ends] = words[9], int(words[7])
         except FileNotFoundError:  # a kernel without IPv6
             continue
     return found

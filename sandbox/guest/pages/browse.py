@@ -1,8 +1,12 @@
-"""Opening web pages: a program does it as the sandbox's user, and its answer is checked field by field."""
+"""Opening web pages: a program does it as the sandbox's user, and its answer is checked field by field.
+
+Pages whose scripts matter are opened in the browser instead, where the image has one.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from urllib.parse import urlsplit
 
@@ -11,6 +15,7 @@ from ..loop.context import HelperResult, StateCall
 from ..protocol.constants import REFUSED, UNREACHED
 from ..protocol.faults import Fault
 from ..protocol.page_urls import is_loopback
+from . import checked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,14 +23,36 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 0.15  # the program meets the deadline itself, unless it waits for a name to be resolved
 ANSWER_BYTES = 8 << 20
+PDFTOTEXT = ("/usr/bin/pdftotext", "/usr/local/bin/pdftotext", "/bin/pdftotext")
 FAULTS = {"invalid_url", "connection_failed", "too_many_redirects", "timeout"}
 FIELDS = ("url", "problem", "redirects", "seconds", "location")
-URL_CHARS = 8192
 LINKS, REDIRECTS = 200, 10
 
 
 def browse(call: StateCall) -> dict[str, Any]:
     """Handle ``browse``. Raises Fault, ``network_denied`` if no rule of the network opens the host."""
+    wanted = call.args.get("browser")
+    if wanted is True and not call.args.get("raw", False):
+        return _in_browser(call) or _fetched(call)[0]
+    result, needs_scripts = _fetched(call)
+    if wanted is None and needs_scripts and not call.args.get("raw", False):
+        from .full import has_browser
+
+        if has_browser(call):
+            return _in_browser(call) or result
+    return result
+
+
+def _in_browser(call: StateCall) -> dict[str, Any] | None:
+    """Open the page in the browser. Returns None for what that would only download."""
+    from .full import open_page
+
+    result = open_page(call)
+    return None if result.get("download") else result
+
+
+def _fetched(call: StateCall) -> tuple[dict[str, Any], bool]:
+    """Return the page without its scripts, and whether it says next to nothing without them, or is being developed here."""
     args = call.args
     seconds = float(args.get("timeout_seconds", 30))
     request = {
@@ -36,6 +63,7 @@ def browse(call: StateCall) -> dict[str, Any]:
         "timeout_seconds": seconds,
         "deadline": time.monotonic() + seconds,
         "ca_bundle": call.place.ca_bundle,
+        "pdftotext": next((path for path in PDFTOTEXT if os.access(path, os.X_OK)), None),
     }
     argv = [*call.place.interpreter, "-m", f"{__package__}.page"]
     env = {**call.place.environ, "PYTHONSAFEPATH": "1"}  # nothing in the working folder is imported
@@ -54,7 +82,7 @@ def browse(call: StateCall) -> dict[str, Any]:
     if "fault" in answer:
         raise _fault_from(call, answer)
     try:
-        return _check_answer(answer, request)
+        return _check_answer(answer, request), answer.get("needs_scripts") is True
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _invalid_answer(done, str(error)) from None
 
@@ -87,15 +115,41 @@ def _fault_from(call: StateCall, answer: dict[str, Any]) -> Fault:
     for name in FIELDS:
         value = reported.get(name)
         if isinstance(value, str):
-            fields[name] = _unicode(value)[:1000]
+            fields[name] = checked.unicode(value)[:1000]
         elif isinstance(value, int | float) and not isinstance(value, bool):
             fields[name] = value
-    own = _is_own_url(fields["url"])
+    own = own_server(call, fields["url"]) if code == "connection_failed" else {}
     if code == "connection_failed" and not own and _is_refusal(call, str(fields.get("problem"))):
         code = "network_denied"
-    if code == "connection_failed" and own:
-        fields |= {"own": True, "live": _running_commands(call), "port": _port_of(str(fields["url"]))}
-    return Fault(code, **fields)
+    return Fault(code, **fields, **own)
+
+
+def own_server(call: StateCall, url: object) -> dict[str, Any]:
+    """Return what a fault says of a server of the sandbox's own that does not answer; {} for another URL."""
+    if not _is_own_url(url):
+        return {}
+    return {"own": True, "live": _running_commands(call), "port": _port_of(str(url))}
+
+
+def refusal_of(call: StateCall, url: str, *, certain: bool) -> str | None:
+    """Return why the network refused the browser the host of ``url``, or None if it did not."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return None
+    found: list[str] = []
+
+    def look() -> None:
+        command = call.processes.browser_command
+        refusals = command.refusals.values() if command is not None else ()
+        found.extend(str(each.get("why")) for each in refusals if str(each.get("host")) == host)
+
+    call.hand_over(look)
+    if found:
+        return found[-1]
+    if certain or (call.place.limits.get("network") == "none" and not _is_own_url(url)):
+        return "this sandbox has no network" if call.place.limits.get("network") == "none" else "no rule opens it"
+    return None
 
 
 def _running_commands(call: StateCall) -> list[str]:
@@ -130,36 +184,17 @@ def _is_own_url(url: object) -> bool:
 
 
 def _check_answer(answer: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    links = answer["links"][:LINKS]
     return {
         "url": request["url"],
-        "final_url": _string(answer, "final_url", URL_CHARS),
-        "status": _number(answer, "status", 100, 999),
-        "content_type": _string(answer, "content_type", 200),
-        "title": _string(answer, "title", 1000),
-        "text": _string(answer, "text", request["max_chars"]),
-        "links": [{"text": _string(link, "text", 1000), "url": _string(link, "url", URL_CHARS)} for link in links],
+        "final_url": checked.string(answer, "final_url", checked.URL_CHARS),
+        "status": checked.number(answer, "status", 100, 999),
+        "content_type": checked.string(answer, "content_type", 200),
+        "title": checked.string(answer, "title", 1000),
+        "text": checked.string(answer, "text", request["max_chars"]),
+        "links": checked.items(answer, "links", LINKS, checked.link),
         "offset": request["offset"],
-        "total_chars": _number(answer, "total_chars", 0, 1 << 40),
-        "size_bytes": _number(answer, "size_bytes", 0, 1 << 40),
+        "total_chars": checked.number(answer, "total_chars", 0, 1 << 40),
+        "size_bytes": checked.number(answer, "size_bytes", 0, 1 << 40),
         "truncated": answer["truncated"] is True,
-        "redirects": [_string({"url": url}, "url", URL_CHARS) for url in answer["redirects"][:REDIRECTS]],
+        "redirects": checked.texts(answer, "redirects", REDIRECTS, checked.URL_CHARS),
     }
-
-
-def _string(answer: dict[str, Any], name: str, most: int) -> str:
-    value = answer[name]
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is not text")
-    return _unicode(value[:most])
-
-
-def _number(answer: dict[str, Any], name: str, least: int, most: int) -> int:
-    value = answer[name]
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} is not a number in its range")
-    return value
-
-
-def _unicode(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()

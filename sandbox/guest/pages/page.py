@@ -15,14 +15,15 @@ import time
 import urllib.error
 from types import FrameType
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
-from ..protocol.page_urls import normalize_url
+from ..protocol.page_urls import is_loopback, normalize_url
 from .fetching import Response, fetch
-from .page_text import LINKS, decode, describe, extract
+from .page_text import LINKS, decode, describe, extract, extract_pdf
 
 REDIRECTS = 10
 LOOK_SECONDS = 0.2
+LITTLE_TEXT = 400  # characters: less is a page that its scripts fill
 STATUS_OF_REDIRECTS = {301, 302, 303, 307, 308}
 
 
@@ -92,7 +93,7 @@ def browse(request: dict[str, Any]) -> dict[str, Any]:
             raise PageError("too_many_redirects", url=request["url"], redirects=REDIRECTS, location=url)
         url = _requested(urljoin(url, response.location))
         redirects.append(url)
-    title, text, links = _present(response, url, bool(request["raw"]))
+    title, text, links = _present(response, url, bool(request["raw"]), request.get("pdftotext"))
     offset, count = int(request["offset"]), int(request["max_chars"])
     part = text[offset : offset + count]
     return {
@@ -108,13 +109,23 @@ def browse(request: dict[str, Any]) -> dict[str, Any]:
         "size_bytes": response.size_bytes,
         "truncated": response.truncated or offset + len(part) < len(text),
         "redirects": redirects,
+        "needs_scripts": needs_scripts(response, text, url),
     }
 
 
-def _present(response: Response, url: str, raw: bool) -> tuple[str, str, list[dict[str, str]]]:
+def needs_scripts(response: Response, text: str, url: str) -> bool:
+    """Return whether a page has scripts and is a server's of the sandbox, or says next to nothing without them."""
+    if response.kind() != "html" or b"<script" not in response.body.lower():
+        return False
+    return len(text) < LITTLE_TEXT or is_loopback(urlsplit(url).hostname or "")
+
+
+def _present(response: Response, url: str, raw: bool, pdftotext: str | None) -> tuple[str, str, list[dict[str, str]]]:
     """Return title, text and links."""
     kind = response.kind()
     if kind == "other":
+        if response.body.startswith(b"%PDF-") and pdftotext is not None and not raw:
+            return "", extract_pdf(response.body, pdftotext) or describe(response), []
         return "", describe(response), []
     text = decode(response)
     return ("", text, []) if raw or kind == "text" else extract(text, url)

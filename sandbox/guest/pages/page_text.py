@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -10,6 +11,7 @@ from .fetching import Response
 
 LINKS = 200
 LINK_CHARS, URL_CHARS, TITLE_CHARS = 200, 2048, 500
+PDF_MEMORY_BYTES = 512 << 20
 PARSED_CHARS = 2 << 20  # of a longer page, only the beginning is parsed
 NOT_READ = ("script", "style", "noscript", "template", "svg", "head", "iframe", "object", "canvas")
 
@@ -36,6 +38,39 @@ def describe(response: Response) -> str:
     return (
         f"[{response.content_type or 'binary data'}, {size} bytes: not text; fetch it with a command to work with it]"
     )
+
+
+def extract_pdf(body: bytes, program: str) -> str:
+    """Return the text of a PDF as ``pdftotext`` lays it out, "" if it cannot read it. Its time ends with this program's."""
+    import resource
+    import subprocess
+
+    def bound() -> None:  # a few bytes can become gigabytes here, too
+        resource.setrlimit(resource.RLIMIT_AS, (PDF_MEMORY_BYTES, PDF_MEMORY_BYTES))
+
+    try:
+        with subprocess.Popen(
+            [program, "-layout", "-nopgbrk", "-enc", "UTF-8", "-", "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=bound,
+        ) as process:
+            feeder = threading.Thread(target=_feed, args=(process.stdin, body), daemon=True)
+            feeder.start()
+            text = process.stdout.read(PARSED_CHARS) if process.stdout is not None else b""
+            process.kill()
+    except OSError:
+        return ""
+    return text.decode("utf-8", "replace").strip()
+
+
+def _feed(stream: Any, body: bytes) -> None:
+    try:
+        stream.write(body)
+        stream.close()
+    except OSError:  # it has read enough
+        pass
 
 
 def extract(html: str, url: str) -> tuple[str, str, Links]:

@@ -12,3 +12,5 @@ DOOR = "\0gamebox-door"
 REFUSED, UNREACHED = " is refused by the sandbox: ", " was not reached: "
 # Exit codes of the guest that tell the host why a sandbox ended by itself.
 LIFETIME_OVER, IDLE, LEASE_OVER = 91, 92, 93
+# The user, and the group, of the browser in a sandbox: no user of an image has so high a number, and none of the sandbox's is it.
+BROWSER_UID = 61187

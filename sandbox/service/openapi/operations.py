@@ -56,6 +56,8 @@ _EXAMPLES: Mapping[str, Any] = {
     "delete": {"path": "notes.txt"},
     "wait_for": {"file": "notes.txt", "timeout_seconds": 1},
     "browse": {"url": "http://127.0.0.1:8000/", "timeout_seconds": 1},
+    "browse_interact": {"steps": [{"action": "fill", "target": "e3", "value": "Ann"}], "timeout_seconds": 1},
+    "screenshot": {"full": True, "timeout_seconds": 1},
     "checkpoint": {"name": "before"},
     "mark": {"name": "before"},
     "delete_checkpoint": {"id": "before"},

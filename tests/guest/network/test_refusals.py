@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 
-from sandbox.guest.network.refusals import inodes_of
+from sandbox.guest.network.refusals import sockets_of
 
 
 def test_a_connection_is_found_by_both_its_whole_addresses() -> None:
@@ -26,4 +26,5 @@ def test_a_connection_is_found_by_both_its_whole_addresses() -> None:
             clients.append((client, server.getsockname()))
         nobody = (("127.0.0.1", port), server.getsockname())
         inodes = [str(os.fstat(sock.fileno()).st_ino) for sock in (other, mapped)]
-        assert inodes_of([*clients, nobody]) == dict(zip(clients, inodes, strict=True))
+        uid = os.getuid()
+        assert sockets_of([*clients, nobody]) == dict(zip(clients, [(inode, uid) for inode in inodes], strict=True))

@@ -26,14 +26,16 @@ from sandbox.operations import (
 NAMES = [
     "read", "write", "edit", "list", "stat", "list_details",
     "search", "make_dir", "move", "delete", "upload", "download", "run", "logs", "kill",
-    "open_session", "sessions", "end_session", "send", "resize", "screen", "wait_for", "processes", "browse", "usage",
+    "open_session", "sessions", "end_session", "send", "resize", "screen", "wait_for", "processes", "browse",
+    "browse_interact", "screenshot", "usage",
 ]  # fmt: skip
 MINIMAL: dict[str, dict[str, Any]] = {
     "read": {"path": "a"}, "write": {"path": "a", "content": ""}, "edit": {"path": "a", "old_text": "x", "new_text": ""},
     "list": {}, "search": {"pattern": "x"}, "make_dir": {"path": "a"}, "move": {"source": "a", "target": "b"},
     "delete": {"path": "a"}, "run": {}, "logs": {"id": "c1"}, "kill": {"id": "c1"}, "end_session": {"session": "s"},
     "send": {"id": "c1"}, "resize": {"id": "c1", "rows": 5, "cols": 9}, "screen": {"id": "c1"}, "wait_for": {}, "processes": {},
-    "upload": {"path": "a"}, "download": {"path": "a"}, "browse": {"url": "http://127.0.0.1/"}, "usage": {},
+    "upload": {"path": "a"}, "download": {"path": "a"}, "browse": {"url": "http://127.0.0.1/"},
+    "browse_interact": {"steps": [{"action": "back"}]}, "screenshot": {}, "usage": {},
     "stat": {"path": "a"}, "list_details": {"path": "a"}, "open_session": {"session": "s"}, "sessions": {},
 }  # fmt: skip
 

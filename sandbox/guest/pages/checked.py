@@ -1,0 +1,57 @@
+"""What a page's program or the browser's driver answered, checked field by field: all of it is hostile."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+URL_CHARS = 8192
+
+
+def string(answer: dict[str, Any], name: str, most: int) -> str:
+    """Return a text of at most ``most`` characters, valid Unicode. Raises TypeError."""
+    value = answer[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is not text")
+    return unicode(value[:most])
+
+
+def optional(answer: dict[str, Any], name: str, most: int) -> str:
+    """Return a text, "" for one that is missing. Raises TypeError."""
+    return string(answer, name, most) if answer.get(name) is not None else ""
+
+
+def number(answer: dict[str, Any], name: str, least: int, most: int) -> int:
+    """Return a whole number in its range. Raises ValueError."""
+    value = answer[name]
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} is not a number in its range")
+    return value
+
+
+def items(answer: dict[str, Any], name: str, most: int, check: Callable[[dict[str, Any]], Any]) -> list[Any]:
+    """Return a list of at most ``most`` objects, each checked; [] for one that is missing. Raises TypeError and ValueError."""
+    found = answer.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found[:most]):
+        raise TypeError(f"{name} is not a list of objects")
+    return [check(each) for each in found[:most]]
+
+
+def texts(answer: dict[str, Any], name: str, most: int, chars: int) -> list[str]:
+    """Return a list of at most ``most`` texts; [] for one that is missing. Raises TypeError."""
+    found = answer.get(name) or []
+    if not isinstance(found, list):
+        raise TypeError(f"{name} is not a list")
+    return [string({name: each}, name, chars) for each in found[:most]]
+
+
+def unicode(text: str) -> str:
+    """Return the text without lone surrogates."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def link(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a link of a page. Raises TypeError and KeyError."""
+    return {"text": string(found, "text", 1000), "url": string(found, "url", URL_CHARS)}

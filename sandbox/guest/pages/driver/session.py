@@ -1,0 +1,505 @@
+"""A session of the browser: its tabs, and the requests of the guest."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from collections import Counter
+from typing import Any
+
+from . import page_script
+from .chromium import Chromium
+from .devtools import BrowserLostError, DevTools, LateError, RefusedError
+from .steps import StepError, Steps
+from .tab import ACCEPTED, Tab
+
+MOST_TABS = 8
+START_SECONDS = 20.0
+RECOVER_SECONDS = 1.0
+REPLACE_SECONDS = 5.0
+COLLECT_SECONDS = 0.8  # of a request's time, kept to tell what there is when the rest is over
+CHANGES, CHANGE_CHARS = 30, 300
+SIDE, AREA = 16384, 24_000_000  # of a screenshot, in pixels
+MOST_FILE_BYTES = 16 << 20
+CHUNK = 1 << 17
+UNREACHED = ("connection_failed", "too_many_redirects")  # there is no page
+
+Fields = dict[str, Any]
+
+
+class Downloads:
+    """What the page downloads. Nothing, but in a step that asks for it, and then one file."""
+
+    def __init__(self, tools: DevTools, folder: str) -> None:
+        self._tools = tools
+        self.folder = folder
+        self.path = ""
+        self.limit = MOST_FILE_BYTES
+        self.refused: Fields | None = None
+        self._wanted = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self.name: str | None = None
+        self._guid = ""
+        self.ended = False
+        self.problem = ""
+
+    def deny(self) -> None:
+        """Have the browser cancel every download, and report it."""
+        self._tools.send("Browser.setDownloadBehavior", {"behavior": "deny", "eventsEnabled": True})
+
+    def begin(self) -> None:
+        """Allow one download."""
+        self._reset()
+        self._wanted = True
+        os.makedirs(self.folder, exist_ok=True)
+        for name in os.listdir(self.folder):
+            os.unlink(os.path.join(self.folder, name))
+        setting = {"behavior": "allowAndName", "downloadPath": self.folder, "eventsEnabled": True}
+        self._tools.send("Browser.setDownloadBehavior", setting)
+
+    def forget(self) -> None:
+        """Forget what was refused."""
+        self.refused = None
+
+    def end(self) -> None:
+        """Allow no more."""
+        self._wanted = False
+        self.deny()
+
+    def take(self, method: str, values: Fields) -> None:
+        """Take an event of a download."""
+        guid = str(values.get("guid"))
+        if method == "Browser.downloadWillBegin":
+            name = str(values.get("suggestedFilename") or "download")[:200]
+            if self._wanted and self.name is None:
+                self.name, self._guid, self.path = name, guid, os.path.join(self.folder, os.path.basename(guid))
+            else:
+                self.refused = {"name": name, "url": str(values.get("url"))[:2048]}
+                self._tools.send("Browser.cancelDownload", {"guid": guid})
+        elif method == "Browser.downloadProgress" and guid == self._guid and self._guid:
+            received, state = values.get("receivedBytes"), values.get("state")
+            if isinstance(received, int | float) and received > self.limit:
+                self.problem = "download_too_large"
+                self._tools.send("Browser.cancelDownload", {"guid": guid})
+            if state == "completed":
+                self.ended = True
+            elif state == "canceled":
+                self.problem = self.problem or "download_cancelled"
+                self.ended = True
+
+
+class Session:
+    """The browser with its tabs; ``handle`` answers one request of the guest."""
+
+    def __init__(self, chromium: Chromium, folder: str) -> None:
+        self._folder = folder
+        self._tabs: dict[str, Tab] = {}
+        self._count = 0
+        self._current: Tab | None = None
+        self.tools = DevTools(chromium.read_fd, chromium.write_fd, self._on_event)
+        self.downloads = Downloads(self.tools, os.path.join(folder, "downloads"))
+        self._steps = Steps(self)
+        deadline = time.monotonic() + START_SECONDS
+        attach = {
+            "autoAttach": True,
+            "waitForDebuggerOnStart": True,
+            "flatten": True,
+            "filter": [{"type": "page"}, {"type": "tab", "exclude": True}, {"exclude": True}],
+        }
+        self.tools.call("Target.setAutoAttach", attach, deadline=deadline)
+        self.downloads.deny()
+        if not self.tools.wait_until(lambda: self._current is not None, deadline):
+            raise BrowserLostError("it showed no page")
+        self.tab.call("Page.getFrameTree", deadline=deadline)
+
+    # --- tabs --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def tab(self) -> Tab:
+        """The current tab."""
+        if self._current is None or self._current.session not in self._tabs:
+            if not self._tabs:
+                raise BrowserLostError("its last tab is gone")
+            self._current = list(self._tabs.values())[-1]
+        return self._current
+
+    def _on_event(self, method: str, values: Fields, session: str) -> None:
+        if session in self._tabs:
+            self._tabs[session].take(method, values)
+        elif method == "Target.attachedToTarget":
+            self._attached(values)
+        elif method == "Target.detachedFromTarget":
+            self._tabs.pop(str(values.get("sessionId")), None)
+        elif method.startswith("Browser.download"):
+            self.downloads.take(method, values)
+
+    def _attached(self, values: Fields) -> None:
+        info, session = values.get("targetInfo") or {}, str(values.get("sessionId"))
+        if info.get("type") != "page" or len(self._tabs) >= MOST_TABS:
+            self.tools.send("Runtime.runIfWaitingForDebugger", {}, session)
+            if info.get("type") == "page":
+                self.tools.send("Target.closeTarget", {"targetId": info.get("targetId")})
+            return
+        self._count += 1
+        tab = Tab(self.tools, self._count, str(info.get("targetId")), session)
+        tab.url = str(info.get("url") or "")[:2048]
+        self._tabs[session] = tab
+        tab.prepare()
+        self._current = tab  # a page that opens a window shows it
+
+    def new_tab(self, deadline: float) -> Tab:
+        """Open an empty tab and make it the current one. Raises StepError if there are too many."""
+        if len(self._tabs) >= MOST_TABS:
+            raise StepError("element_not_usable", problem="too_many_tabs", limit=MOST_TABS)
+        before = self._count
+        self.tools.call("Target.createTarget", {"url": "about:blank"}, deadline=deadline)
+        if not self.tools.wait_until(lambda: self._count > before, deadline):
+            raise LateError("a new tab")
+        return self.tab
+
+    def find_tab(self, number: str) -> Tab:
+        """Return a tab by its number. Raises StepError."""
+        found = next((tab for tab in self._tabs.values() if str(tab.number) == number), None)
+        if found is None:
+            known = ", ".join(str(tab.number) for tab in self._tabs.values())
+            raise StepError("element_not_usable", problem="no_tab", tab=number[:20], tabs=known)
+        return found
+
+    def choose(self, number: str) -> None:
+        """Make a tab the current one. Raises StepError."""
+        self._current = self.find_tab(number)
+        self.tools.send("Page.bringToFront", {}, self._current.session)
+
+    def close_tab(self, tab: Tab, deadline: float) -> None:
+        """Close a tab; there is always one left."""
+        if len(self._tabs) == 1:
+            self.new_tab(deadline)
+        self._tabs.pop(tab.session, None)
+        self.tools.send("Target.closeTarget", {"targetId": tab.target})
+
+    def received(self, name: str) -> str:
+        """Return the path of a file that the guest has sent."""
+        return os.path.join(self._folder, "uploads", os.path.basename(name))
+
+    # --- requests ----------------------------------------------------------------------------------------------------------
+
+    def handle(self, request: Fields) -> Fields:
+        """Answer a request: {"result"} or {"fault", "fields", "result"}. Raises BrowserLostError."""
+        deadline = time.monotonic() + float(request["seconds"])
+        do = {
+            "open": self._open,
+            "interact": self._interact,
+            "screenshot": self._screenshot,
+            "receive": self._receive,
+            "send": self._send,
+        }[str(request["do"])]
+        try:
+            return do(
+                request, deadline - COLLECT_SECONDS if float(request["seconds"]) > 2 * COLLECT_SECONDS else deadline
+            )
+        except StepError as error:
+            known = None if error.code in UNREACHED else self._what_there_is(request)
+            return {"fault": error.code, "fields": error.fields, "result": known}
+        except LateError as error:
+            closed = self._recover()
+            fields = {"problem": str(error)[:200], "closed": closed, "crashed": False}
+            return {"fault": "timeout", "fields": fields, "result": self._what_there_is(request)}
+        except RefusedError as error:
+            if self.tab.crashed:
+                self._replace_tab()
+                return {"fault": "browser_failed", "fields": {"crashed": True}, "result": self._what_there_is(request)}
+            return {"fault": "browser_failed", "fields": {"problem": str(error)[:300]}, "result": None}
+
+    def _what_there_is(self, request: Fields) -> Fields | None:
+        """Return the state of the page for a failure, as far as it can be had quickly."""
+        if request["do"] not in ("open", "interact"):
+            return None
+        try:
+            return self._state(request, time.monotonic() + COLLECT_SECONDS)
+        except (LateError, RefusedError, StepError):
+            return None
+
+    def _recover(self) -> bool:
+        """Stop what a page computes; replace the tab if that does not help. Returns whether it was replaced."""
+        tab = self.tab
+        if tab.crashed:
+            self._replace_tab()
+            return True
+        if tab.dialog is not None:
+            return False
+        self.tools.send("Page.stopLoading", {}, tab.session)
+        self.tools.send("Runtime.terminateExecution", {}, tab.session)
+        too_many, tab.dialog_count = tab.dialog_count > 20, 0
+        try:
+            tab.call("Runtime.evaluate", {"expression": "1"}, deadline=time.monotonic() + RECOVER_SECONDS)
+        except (LateError, RefusedError):
+            self._replace_tab()
+            return True
+        if too_many:
+            self._replace_tab()
+        return too_many
+
+    def _replace_tab(self) -> None:
+        """Close a tab whose page does not answer, and show an empty one in its place."""
+        old = self.tab
+        failed = (old.console, old.console_count, old.failed, old.failed_count, old.dialogs)
+        deadline = time.monotonic() + REPLACE_SECONDS
+        self._tabs.pop(old.session, None)
+        before = self._count
+        try:
+            self.tools.call("Target.createTarget", {"url": "about:blank"}, deadline=deadline)
+        except (LateError, RefusedError) as error:
+            raise BrowserLostError(f"it opens no tab: {error}") from None
+        self.tools.send("Target.closeTarget", {"targetId": old.target})
+        if not self.tools.wait_until(lambda: self._count > before, deadline):
+            raise BrowserLostError("it opens no tab")
+        new = self.tab
+        new.console, new.console_count, new.failed, new.failed_count, new.dialogs = failed
+
+    def _without_dialog(self, tab: Tab, deadline: float) -> Tab:
+        """Dismiss the dialog of a page that is left; a page that shows one after the other loses its tab. Returns the tab."""
+        if tab.dialog is None:
+            return tab
+        tab.dialog = None
+        self.tools.send("Page.handleJavaScriptDialog", {"accept": False}, tab.session)
+        try:
+            tab.call("Runtime.evaluate", {"expression": "1"}, deadline=min(deadline, time.monotonic() + RECOVER_SECONDS))
+        except (LateError, RefusedError):
+            self._current = tab
+            self._replace_tab()
+        return self.tab
+
+    def navigate(self, tab: Tab, url: str, deadline: float, *, again: bool = True) -> None:
+        """Open a URL in a tab, and wait until it has loaded. Raises StepError ``connection_failed`` and the like."""
+        tab = self._without_dialog(tab, deadline)
+        tab.loaded, tab.dialog_count, tab.unreachable = False, 0, False
+        tab.drop_pending()
+        tab.redirects, tab.status, tab.refused, tab.error, tab.bytes, tab.too_large = [], None, False, "", 0, False
+        tab.requested = url
+        self.downloads.forget()
+        try:
+            answer = tab.call("Page.navigate", {"url": url}, deadline=deadline)
+        except LateError:
+            if tab.dialog is None or not again:
+                raise
+            self.navigate(tab, url, deadline, again=False)
+            return
+        problem = str(answer.get("errorText") or "")
+        if problem == "net::ERR_ABORTED":  # what it downloads instead is told a moment later
+            until = min(deadline, time.monotonic() + RECOVER_SECONDS)
+            self.tools.wait_until(lambda: self.downloads.refused is not None or tab.status == 204, until, tab.blocked)
+        if problem and not (problem == "net::ERR_ABORTED" and (self.downloads.refused or tab.status == 204)):
+            tab.loaded = tab.unreachable = True
+            code = "too_many_redirects" if "TOO_MANY_REDIRECTS" in problem else "connection_failed"
+            location = tab.redirects[-1] if tab.redirects else url
+            raise StepError(
+                code, url=url, problem=problem, location=location, redirects=len(tab.redirects), refused=tab.refused
+            )
+        if answer.get("isDownload") or self.downloads.refused or not answer.get("loaderId"):
+            tab.loaded = True  # it changed a fragment, or downloads
+        if tab.refused:
+            tab.unreachable = True
+            raise StepError("connection_failed", url=url, problem="refused", refused=True)
+
+    def _open(self, request: Fields, deadline: float) -> Fields:
+        tab = self.tab
+        if not request.get("stay") or tab.requested != request["url"]:
+            tab.forget()
+            self.navigate(tab, str(request["url"]), deadline)
+            tab = self.tab
+            if self.downloads.refused is not None:
+                return {"result": {"download": self.downloads.refused}}
+        complete = self._settled(tab, deadline)
+        return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "complete": complete}}
+
+    def _settled(self, tab: Tab, deadline: float) -> bool:
+        try:
+            tab.settle(deadline)
+        except LateError:
+            tab.call("Runtime.evaluate", {"expression": "1"}, deadline=time.monotonic() + RECOVER_SECONDS)
+            return False  # it answers: what it loads does not
+        if tab.dialog_count > 20:
+            raise LateError("the page shows dialogs without end")
+        if tab.crashed:
+            raise RefusedError("the page crashed")
+        return not tab.too_large
+
+    def _state(self, request: Fields, deadline: float) -> Fields:
+        """Return what is told of the current tab, and forget what its page reported until now."""
+        tab = self.tab
+        found: Fields = {
+            "final_url": tab.url,
+            "status": tab.status,
+            "content_type": tab.content_type,
+            "redirects": tab.redirects,
+            "too_large": tab.too_large,
+            "dialog": tab.dialog,
+            "tabs": [
+                {"number": each.number, "url": each.url, "current": each is tab} for each in list(self._tabs.values())
+            ],
+        }
+        if tab.dialog is None and not tab.crashed and not tab.unreachable:
+            found |= self._read_page(tab, request, deadline)
+        found |= {
+            "console": tab.console,
+            "console_count": tab.console_count,
+            "failed": tab.failed,
+            "failed_count": tab.failed_count,
+            "dialogs": tab.dialogs,
+        }
+        tab.forget()
+        return found
+
+    def _read_page(self, tab: Tab, request: Fields, deadline: float) -> Fields:
+        function = (
+            "function(lines, chars, texts, links){const o = gamebox.outline(lines, chars);"
+            "return {title: document.title.slice(0, 1000), outline: o.lines.join('\\n'), cut: o.cut,"
+            " url: location.href.slice(0, 2048), text: texts ? gamebox.text(texts) : '', links: links ? gamebox.links(links) : []}}"
+        )
+        opens = request["do"] == "open"
+        texts, links = (page_script.TEXT_CHARS, page_script.LINKS) if opens else (0, 0)
+        sizes = (page_script.OUTLINE_LINES, page_script.OUTLINE_CHARS)
+        try:
+            read = tab.run(function, *sizes, texts, links, deadline=deadline)
+        except LateError:
+            if tab.dialog is None:
+                raise
+            return {"dialog": tab.dialog}
+        if not isinstance(read, dict):
+            return {}
+        text, offset, count = (
+            str(read.get("text") or ""),
+            int(request.get("offset", 0)),
+            int(request.get("max_chars", 20000)),
+        )
+        outline, most = str(read.get("outline") or ""), int(request.get("outline_chars", 0))
+        whole = len(outline)
+        if whole > most:
+            outline = outline[:most].rpartition("\n")[0]
+        return {
+            "final_url": read.get("url"),
+            "title": read.get("title"),
+            "text": text[offset : offset + count],
+            "total_chars": len(text),
+            "links": read.get("links"),
+            "outline": outline,
+            "outline_chars": whole,
+            "outline_cut": bool(read.get("cut")) or len(outline) < whole,
+        }
+
+    def _outline_lines(self, tab: Tab, deadline: float) -> list[str]:
+        if tab.dialog is not None:
+            return []
+        sizes = (page_script.OUTLINE_LINES, page_script.OUTLINE_CHARS)
+        found = tab.run("function(l, c){return gamebox.outline(l, c).lines}", *sizes, deadline=deadline)
+        return [str(line) for line in found] if isinstance(found, list) else []
+
+    def _interact(self, request: Fields, deadline: float) -> Fields:
+        done: list[Fields] = []
+        try:
+            for step in request["steps"]:
+                done.append(self._one_step(step, deadline))  # noqa: PERF401  those before one that fails are told
+        except StepError as error:
+            state = self._what_there_is(request) or {}
+            return {"fault": error.code, "fields": error.fields, "result": {**state, "steps": done}}
+        except LateError as error:
+            fields = {"problem": str(error)[:200], "closed": self._recover()}
+            return {
+                "fault": "timeout",
+                "fields": fields,
+                "result": {**(self._what_there_is(request) or {}), "steps": done},
+            }
+        return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "steps": done}}
+
+    def _one_step(self, step: Fields, deadline: float) -> Fields:
+        tab = self.tab
+        lines = self._outline_lines(tab, deadline) if step.get("action") not in ("goto", "tab", "close_tab") else []
+        url, tabs, dialogs, messages = tab.url, set(self._tabs), tab.dialog_count, tab.console_count
+        told = self._steps.perform(step, deadline)
+        complete = self._settled(self.tab, deadline)
+        now = self.tab
+        changes: list[str] = []
+        if now is not tab:
+            changes.append(f"the current tab is now {now.number}: {now.url}")
+        elif now.url != url:
+            changes.append(f"the page is now {now.url}")
+        if now.status is not None and now.status >= 400 and now.url != url:
+            changes.append(f"its status is {now.status}")
+        opened = now.dialogs[-(now.dialog_count - dialogs) :][:5] if now is tab and now.dialog_count > dialogs else []
+        changes += [f"accepted a dialog: {_dialog_words(each)}" for each in opened if each["type"] in ACCEPTED]
+        if now.dialog is not None:
+            changes.append(f"a dialog is open: {_dialog_words(now.dialog)}")
+        if (more := now.console_count - messages) > 0 and now is tab:
+            changes += [
+                f"console {each['level']}: {each['text'][:CHANGE_CHARS]}"
+                for each in now.console[-more:]
+                if each["level"] == "error"
+            ][:5]
+        if not complete:
+            changes.append("the page still loads")
+        if len(set(self._tabs) - tabs) and now is tab:
+            changes.append("another tab was opened")
+        if lines and now is tab and now.dialog is None and now.url.partition("#")[0] == url.partition("#")[0]:
+            changes += _difference(lines, self._outline_lines(tab, deadline))
+        return {**told, "action": step.get("action"), "changes": [each[:CHANGE_CHARS] for each in changes]}
+
+    def _screenshot(self, request: Fields, deadline: float) -> Fields:
+        tab = self.tab
+        if tab.dialog is not None:
+            raise StepError("dialog_open", **tab.dialog)
+        parameters: Fields = {"format": "png", "optimizeForSpeed": False}
+        cut = False
+        if request.get("target"):
+            step = {"target": request["target"]}
+            element = self._steps._element(tab, step, deadline)
+            clip = tab.on(element, "function(){return gamebox.box(this)}", deadline=deadline)
+        elif request.get("full"):
+            clip = {"x": 0, "y": 0, **tab.run("function(){return gamebox.full()}", deadline=deadline)}
+        else:
+            clip = None
+        if clip is not None:
+            width, height = min(float(clip["width"]), SIDE), min(float(clip["height"]), SIDE)
+            if width < 1 or height < 1:
+                raise StepError("element_not_usable", target=request.get("target"), problem="hidden")
+            height = min(height, AREA / width)
+            cut = height < float(clip["height"]) or width < float(clip["width"])
+            parameters["clip"] = {"x": clip["x"], "y": clip["y"], "width": width, "height": height, "scale": 1}
+            parameters["captureBeyondViewport"] = True
+        data = str(tab.call("Page.captureScreenshot", parameters, deadline=deadline).get("data"))
+        return {"result": {"final_url": tab.url, "data": data, "cut": cut}}
+
+    def _receive(self, request: Fields, _: float) -> Fields:
+        """Store a piece of a file for a step ``upload``."""
+        path = self.received(str(request["name"]))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb" if request["first"] else "ab") as file:
+            file.write(base64.b64decode(request["data"]))
+        return {"result": {}}
+
+    def _send(self, request: Fields, _: float) -> Fields:
+        """Return a piece of the last download."""
+        with open(self.downloads.path, "rb") as file:
+            file.seek(int(request["offset"]))
+            return {"result": {"data": base64.b64encode(file.read(CHUNK)).decode()}}
+
+
+def _dialog_words(dialog: Fields) -> str:
+    return f"{dialog['type']} {dialog['message'][:200]!r}"
+
+
+def _difference(before: list[str], after: list[str]) -> list[str]:
+    """Return the lines that are gone and those that are new."""
+    gone, new = Counter(before), Counter(after)
+    gone, new = gone - new, new - gone
+    changes: list[str] = []
+    for mark, lines, counts in (("-", before, gone), ("+", after, new)):
+        for line in lines:
+            if counts[line] > 0:
+                counts[line] -= 1
+                changes.append(f"{mark} {line.strip().removeprefix('- ')}")
+    if len(changes) > CHANGES:
+        changes = [*changes[:CHANGES], f"and {len(changes) - CHANGES} more lines"]
+    return changes

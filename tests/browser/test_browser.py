@@ -1,0 +1,209 @@
+"""The browser of a sandbox: what its pages tell, what it may reach, and how it ends."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+import pytest
+
+from sandbox import DockerEnvironment, LocalEnvironment, Network
+from sandbox.docker.engine.client import connect
+from sandbox.envelope import Failure
+from sandbox.readers import hint_for
+
+from .conftest import serve
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("browser")]
+BROWSER = "61187"
+PNG = b"\x89PNG\r\n\x1a\n"
+SITE = """
+import http.server
+PAGE = b'''<!doctype html><title>Shop</title><h1>Shop</h1><p>We sell <b>nice</b> things.</p><a href="/next">Next</a>
+<form><label>Name <input name=n></label>
+<label>File <input type=file id=f onchange="f.files[0].text().then(t=>out.textContent=t)"></label></form>
+<p id=out></p><a href="/next" target=_blank>Elsewhere</a><div style="height:3000px"></div><button id=late hidden>Late</button>
+<script>console.warn("careful", 1); setTimeout(() => late.hidden = false, 300); fetch("/missing"); null.x</script>'''
+class Site(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        found = {"/": PAGE, "/next": b"<title>Second</title><h1>Second page</h1>", "/text": b"plain"}.get(self.path)
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Type", "text/plain" if self.path == "/text" else "text/html")
+        self.end_headers()
+        self.wfile.write(found or b"nothing")
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture(scope="session")
+def shop(env: DockerEnvironment) -> str:
+    return serve(env, "shop.py", SITE)
+
+
+@pytest.fixture
+def page(env: DockerEnvironment, shop: str) -> Any:
+    return env.browse(f"{shop}/", timeout_seconds=60).unwrap()
+
+
+def reference(outline: str, start: str) -> str:
+    return (
+        next(line for line in outline.split("\n") if line.strip().startswith(f"- {start}"))
+        .partition("[ref=")[2]
+        .partition("]")[0]
+    )
+
+
+def test_what_a_page_tells(page: Any, shop: str) -> None:
+    assert (page.browser, page.status, page.title, page.final_url) == (True, 200, "Shop", f"{shop}/")
+    assert "We sell **nice** things." in page.text
+    assert ("Next", f"{shop}/next") in [(link.text, link.url) for link in page.links]
+    levels = {each.level: each for each in page.console}
+    assert levels["warning"].text == "careful 1"
+    assert levels["error"].text.startswith("TypeError: Cannot read properties of null")
+    assert levels["error"].place.startswith(f"{shop}/:")
+    assert [(each.method, each.url, each.problem) for each in page.failed_requests] == [
+        ("GET", f"{shop}/missing", "status 404")
+    ]
+    shown = page.to_text()
+    for words in ("[console error: TypeError", "[request failed: GET", '- textbox "Name" [ref='):
+        assert words in shown
+
+
+def test_what_is_opened_without_the_browser(env: DockerEnvironment, shop: str) -> None:
+    assert not env.browse(f"{shop}/", browser=False).unwrap().browser
+    assert not env.browse(f"{shop}/", raw=True).unwrap().browser
+    assert not env.browse(f"{shop}/next").unwrap().browser, "it has no scripts"
+    assert env.browse(f"{shop}/next", browser=True).unwrap().browser
+    assert not env.browse(f"{shop}/", raw=True, browser=True).ok
+
+
+def test_the_rest_of_a_page_is_read_where_it_is(env: DockerEnvironment, shop: str) -> None:
+    first = env.browse(f"{shop}/", max_chars=10).unwrap()
+    assert (len(first.text), first.truncated) == (10, True)
+    rest = env.browse(f"{shop}/", offset=10, browser=True).unwrap()
+    assert rest.text.startswith(("We", "\n", "e", " "))
+    assert not rest.failed_requests, "it was opened once more"
+
+
+def test_steps(env: DockerEnvironment, page: Any, shop: str) -> None:
+    name = reference(page.outline, 'textbox "Name"')
+    env.write("gift.txt", "a present").unwrap()
+    done = env.browse_interact(
+        [
+            {"action": "fill", "target": name, "value": "Ann"},
+            {"action": "type", "target": name, "value": " Lee"},
+            {"action": "upload", "target": "#f", "value": "gift.txt"},
+            {"action": "wait", "target": "#late"},
+            {"action": "click", "target": "#late"},
+            {"action": "evaluate", "value": "({name: document.querySelector('input').value})"},
+            {"action": "wait", "value": "a present"},
+        ]
+    ).unwrap()
+    assert '+ textbox "Name" [focused] [ref=' in "\n".join(done.steps[0].changes)
+    assert json.loads(done.steps[5].value or "") == {"name": "Ann Lee"}
+    assert "a present" in done.outline
+    tabs = env.browse_interact({"action": "click", "target": reference(done.outline, 'link "Elsewhere"')}).unwrap()
+    assert [tab.current for tab in tabs.tabs] == [False, True]
+    assert tabs.title == "Second"
+    back = env.browse_interact(
+        [{"action": "close_tab"}, {"action": "click", "target": "a"}, {"action": "back"}]
+    ).unwrap()
+    assert (len(back.tabs), back.title) == (1, "Shop")
+
+
+def test_a_step_that_fails_ends_the_call(env: DockerEnvironment, page: Any) -> None:
+    steps = [
+        {"action": "evaluate", "value": "1"},
+        {"action": "click", "target": "#none"},
+        {"action": "evaluate", "value": "2"},
+    ]
+    failure = env.browse_interact(steps)
+    assert isinstance(failure, Failure)
+    assert failure.result is not None
+    assert (failure.code, failure.effects, len(failure.result.steps)) == ("element_not_found", "partial", 1)
+    assert '- textbox "Name"' in failure.result.outline
+    for step, code in (
+        ({"action": "click", "target": "e9999"}, "element_not_found"),
+        ({"action": "click", "target": "a[["}, "element_not_found"),
+        ({"action": "fill", "target": "a", "value": "x"}, "element_not_usable"),
+        ({"action": "press", "value": "Hyper+X"}, "element_not_usable"),
+        ({"action": "evaluate", "value": "nonsense("}, "script_failed"),
+        ({"action": "tab", "value": "77"}, "element_not_usable"),
+        ({"action": "dialog"}, "element_not_usable"),
+        ({"action": "click"}, "invalid_arguments"),
+        ({"action": "upload", "target": "#f", "value": "/etc/shadow"}, "path_outside_roots"),
+    ):
+        failed = env.browse_interact(step)
+        assert isinstance(failed, Failure)
+        assert failed.code == code, failed.to_text()
+        assert failed.hint
+
+
+def test_screenshots(env: DockerEnvironment, page: Any) -> None:
+    window = env.screenshot().unwrap()
+    assert (window.width, window.height) == (1280, 800)
+    assert window.path.startswith("/tmp/screenshot-")
+    assert window.image is not None
+    content = base64.b64decode(window.image["data"])
+    assert content.startswith(PNG)
+    assert env.stat(window.path).unwrap().size_bytes == window.size_bytes == len(content)
+    full = env.screenshot(full=True, path="pictures/full.png").unwrap()
+    assert (full.path, full.height > 3000) == ("pictures/full.png", True)
+    element = env.screenshot(target="h1").unwrap()
+    assert element.height < 100
+    assert env.run("stat -c %U pictures/full.png").unwrap().output == "agent\n"
+
+
+def test_the_browser_reaches_no_file_of_the_sandbox(env: DockerEnvironment, page: Any) -> None:
+    """Threat: a page takes the browser over, which has no sandbox of its own, and reads the workspace."""
+    pid = env.run("pgrep -u 61187 -o").unwrap().output.strip()
+    status = env.run(f"cat /proc/{pid}/status").unwrap().output
+    assert "NoNewPrivs:\t1" in status
+    assert "CapEff:\t0000000000000000" in status
+    assert not env.run(f"cat /proc/{pid}/environ /proc/{pid}/mem; ls /proc/{pid}/fd").unwrap().stdout
+    assert env.run("ls /tmp/gamebox-browser-*").unwrap().exit_code != 0, "nor does a command reach what the browser has"
+
+
+@pytest.mark.parametrize("program", ["chromium", "driver.program"])
+def test_a_killed_browser_starts_again(env: DockerEnvironment, page: Any, shop: str, program: str) -> None:
+    """Whether the browser ends or what drives it: the next call starts both, and nothing of the last ones is left."""
+    container = connect().containers.get(env.container_id)
+    container.exec_run(["pkill", "-9", "-f", program], user=BROWSER)
+    answer = env.browse(f"{shop}/next", browser=True, timeout_seconds=60)
+    if isinstance(answer, Failure):  # it had not been noticed before the call
+        assert answer.code == "browser_failed"
+        assert answer.retryable
+        answer = env.browse(f"{shop}/next", browser=True, timeout_seconds=60)
+    assert answer.unwrap().title == "Second"
+    left = env.run("ls -d /tmp/gamebox-browser-* | wc -l; pgrep -c -u 61187 -f driver.program").unwrap().output
+    assert left.split() == ["1", "1"]
+    assert env.run("kill $(pgrep -u 61187)").unwrap().exit_code != 0, "a command cannot end it"
+
+
+def test_closing_leaves_nothing(image: str) -> None:
+    with DockerEnvironment(image=image, network=Network.none()) as env:
+        address = serve(env, "shop.py", SITE)
+        assert env.browse(f"{address}/next", browser=True, timeout_seconds=60).ok
+        ident = env.container_id
+    deadline = time.monotonic() + 60
+    while connect().containers.list(all=True, filters={"id": ident}) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not connect().containers.list(all=True, filters={"id": ident})
+
+
+def test_an_image_without_a_browser_says_so(docker_env: Any) -> None:
+    for env, where in ((docker_env(), "gamebox setup --browser"), (LocalEnvironment().start(), "DockerEnvironment")):
+        for answer in (
+            env.browse("http://127.0.0.1:1/", browser=True),
+            env.browse_interact({"action": "back"}),
+            env.screenshot(),
+        ):
+            assert isinstance(answer, Failure)
+            assert answer.code == "browser_not_available"
+            assert where in hint_for("host", answer.hint)
+        env.close()
