@@ -85,6 +85,7 @@ class DockerBackend:
         self._disk: Disk | None = None
         self._runtime = RuntimeVolume("")
         self._image_env: list[str] = []
+        self._browser = ""  # what the guest says of the image's browser
         self.starts_filled = False  # with files of its image in the workspace
         self.kept: Kept | None = None
         self._ownership: Ownership | None = None
@@ -283,6 +284,7 @@ class DockerBackend:
 
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
         """See ``Backend``."""
+        self._browser = str(facts.get("browser") or "")
         if self._disk is None or self.container_id is None or self.stream is None:
             return
         self.stream.ends_with_engine = self.kept is None
@@ -403,13 +405,19 @@ class DockerBackend:
         spec, disk = self._spec, self._disk
         runtime = "" if spec.runtime is None else f", OCI runtime {spec.runtime}"
         return Description(
-            sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {COMMANDS}",
+            sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {COMMANDS}{self._browser_words()}",
             summary=(*(() if self.container_id is None else (self.container_id[:8],)), spec.image),
             disk="" if disk is None else disk.describe(),
             workspace_bytes=None if disk is None else disk.workspace_bytes or None,
             read_only_root=self._profile.read_only_root,
             checkpoints_hold_all=self._profile.read_only_root,
         )
+
+    def _browser_words(self) -> str:
+        if not self._browser:
+            return ""
+        files = "reads and writes no file of yours" if self._browser == "confined" else "reads only files that everybody may read"
+        return f" Chromium opens pages for browse; it has no sandbox of its own, runs as another user, and {files}."
 
 
 def _is_restless(error: BaseException) -> bool:

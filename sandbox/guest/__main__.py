@@ -88,7 +88,7 @@ def _serve(
     from .loop.workers import Workers
     from .network.egress import Egress
     from .watch.lifetime import Lifetime
-    from .watch.limits import read_enforced_limits
+    from .watch.limits import find_browser, read_enforced_limits
 
     disk = hello.get("disk") or {}
     link = Link(reactor, out_fd, decoder.nonce or b"")
@@ -105,6 +105,8 @@ def _serve(
     server = Server(reactor, wire.INPUT_FD, decoder, link, processes, requests, egress, lease, bool(hello["isolated"]))
     _reap_orphans(reactor)
     facts = read_enforced_limits([os.fsencode(folder) for folder in disk.get("bounded", ())])
+    if hello["isolated"]:
+        facts |= find_browser()
     link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **server.offer_shortcut()})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
