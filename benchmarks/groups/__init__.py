@@ -41,6 +41,7 @@ GROUPS = {
     "hogs": Group("run beside a sandbox that uses up all it can", "groups.hogs"),
     "disks": Group("start, close and a crowd, on disks beside in memory", "groups.disks"),
     "builds": Group("builds of images in sandboxes beside docker build", "groups.builds"),
+    "browser": Group("pages in the browser of a sandbox, beside headless Chromium started by hand in it", "groups.browser"),
     "agent_steps": Group("the host's time for a step of an agent", "groups.agent_steps"),
     "service": Group("commands, files, creations and tenants over HTTP, beside a kept sandbox in process", "service"),
     "service_restart": Group("a killed service with 50 sandboxes until it is ready again", "service"),

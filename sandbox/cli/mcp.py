@@ -38,7 +38,10 @@ EXAMPLES = """Examples:
 def serve(
     ctx: typer.Context,
     tools: str = typer.Option(
-        "", "--tools", metavar="NAMES", help="Tools to offer instead of the usual ten, separated by commas; browser names those for work on web pages."
+        "",
+        "--tools",
+        metavar="NAMES",
+        help="Tools to offer instead of the usual ten, separated by commas; browser names those for work on web pages.",
     ),
     ask: bool = typer.Option(False, "--ask", help="Have the client ask its user before each call that may change something."),
     idle: float | None = typer.Option(

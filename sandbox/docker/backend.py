@@ -92,6 +92,7 @@ class DockerBackend:
         self._runtime = RuntimeVolume("")
         self._image_env: list[str] = []
         self._contents = ""  # what the image says
+        self._browser = ""  # what the guest says of the image's browser
         self.starts_filled = False  # with files of its image in the workspace
         self.kept: Kept | None = None
         self._ownership: Ownership | None = None
@@ -305,6 +306,7 @@ class DockerBackend:
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
         """See ``Backend``."""
         self._shell = facts.get("shell", self._shell)
+        self._browser = str(facts.get("browser") or "")
         if self._disk is None or self.container_id is None or self.stream is None:
             return
         self.stream.ends_with_engine = self.kept is None
@@ -426,8 +428,9 @@ class DockerBackend:
     def describe(self) -> Description:
         spec, disk = self._spec, self._disk
         runtime = "" if spec.runtime is None else f", OCI runtime {spec.runtime}"
+        can = f"{commands_words(self._shell)}{self._browser_words()}"
         return Description(
-            sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {commands_words(self._shell)}",
+            sandbox=f"An isolated container (image {spec.image}{runtime}). {self._profile.gives} {can}",
             contents=self._contents,
             summary=(*(() if self.container_id is None else (self.container_id[:8],)), spec.image),
             disk="" if disk is None else disk.describe(),
@@ -435,6 +438,12 @@ class DockerBackend:
             read_only_root=self._profile.read_only_root,
             checkpoints_hold_all=self._profile.read_only_root,
         )
+
+    def _browser_words(self) -> str:
+        if not self._browser:
+            return ""
+        files = "reads and writes no file of yours" if self._browser == "confined" else "reads only files that everybody may read"
+        return f" Chromium opens pages for browse; it has no sandbox of its own, runs as another user, and {files}."
 
 
 def _is_restless(error: BaseException) -> bool:

@@ -90,7 +90,7 @@ def _serve(
     from .loop.workers import Workers
     from .network.egress import Egress
     from .watch.lifetime import Lifetime
-    from .watch.limits import read_enforced_limits
+    from .watch.limits import find_browser, read_enforced_limits
 
     disk = hello.get("disk") or {}
     link = Link(reactor, out_fd, decoder.nonce or b"")
@@ -109,6 +109,8 @@ def _serve(
     bounded = [os.fsencode(folder) for folder in disk.get("bounded", ())]
     facts = read_enforced_limits(bounded)
     facts["links"] = [os.fsdecode(folder) for folder in (place.workspace, RUNTIME, *bounded) if os.path.islink(folder)]
+    if hello["isolated"]:
+        facts |= find_browser()
     filtered = kernel.filter_program(kernel.MACHINE) is not None
     about = {"machine": kernel.MACHINE, "filtered": filtered, "shell": "" if processes.shell is None else processes.shell[0]}
     link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **about, **server.offer_shortcut()})

@@ -120,7 +120,9 @@ def chosen_tools(names: Sequence[str] = ()) -> dict[str, Tool]:
     wanted = tuple(dict.fromkeys(named)) or DEFAULT_TOOLS
     if unknown := [name for name in wanted if name not in possible]:
         raise SandboxError(
-            ErrorCode.invalid_configuration, f"There is no tool {unknown[0]!r:.80}.", f"Choose from: {', '.join((*possible, *SETS))}."
+            ErrorCode.invalid_configuration,
+            f"There is no tool {unknown[0]!r:.80}.",
+            f"Choose from: {', '.join((*possible, *SETS))}.",
         )
     if len(wanted) > MOST_TOOLS:
         raise SandboxError(

@@ -17,8 +17,8 @@ from sandbox.docker.doctor import probes
 pytestmark = pytest.mark.engine
 
 KEPT_BY_ANY_ENGINE = {
-    "a sandbox starts", "memory", "out-of-memory attribution", "processes", "disk in memory", "open files and file size", "no network",
-    "no egress", "network by rules", "read-only root", "no new privileges", "guest out of reach", "kill everything",
+    "a sandbox starts", "memory", "out-of-memory attribution", "processes", "disk in memory", "open files and file size",
+    "no network", "no egress", "network by rules", "read-only root", "no new privileges", "guest out of reach", "kill everything",
     "removed with its orchestrator",
 }  # fmt: skip
 

@@ -72,7 +72,7 @@ def test_an_agent_fixes_a_web_app_that_it_sees(env: DockerEnvironment, tmp_path:
     agent = Agent([Goal("Write a greeter.")], FunctionCallingLanguage(), registry, ScriptedModel(SCRIPT), env)
     outcome = agent.execute("Write a greeter.")
     assert outcome.ok, outcome
-    answers = [step.envelope for step in outcome.steps]
+    answers: list[dict[str, Any]] = [dict(step.envelope or {}) for step in outcome.steps]
     assert all(answer["tool_executed"] for answer in answers), answers
 
     opened, used, fixed = answers[3]["result"], answers[4]["result"], answers[8]["result"]

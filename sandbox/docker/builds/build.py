@@ -150,7 +150,7 @@ class Build:
             raise SandboxError(
                 ErrorCode.operation_not_supported,
                 "Podman does not keep the marks by which layers of builds are found, counted and kept apart by owner.",
-                "Build the image on a Docker Engine and carry it here with `docker save` and `podman load`, or with `podman build`.",
+                "Build it on a Docker Engine and carry it here with `docker save` and `podman load`, or use `podman build`.",
             )
         try:
             return self._carry_out(client)

@@ -118,7 +118,8 @@ def create(client: docker.DockerClient, image_id: str, name: str, runtime: Runti
 
 def declared_mounts(client: docker.DockerClient, image_id: str, name: str, runtime: RuntimeVolume, shape: Shape) -> list[Mount]:
     """Return mounts for the volumes that the image declares. Raises SandboxError ``start_failed`` for one that cannot be."""
-    taken = {runtime.mount, *_tmpfs(shape, on_podman=False), *(str(mount["Target"]) for mount in (*shape.disk.mounts, *shape.volumes))}
+    mounted = (str(mount["Target"]) for mount in (*shape.disk.mounts, *shape.volumes))
+    taken = {runtime.mount, *_tmpfs(shape, on_podman=False), *mounted}
     return volume_mounts(image_volumes(client, image_id), taken, name)
 
 

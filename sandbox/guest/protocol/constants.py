@@ -14,3 +14,12 @@ REFUSED, UNREACHED = " is refused by the sandbox: ", " was not reached: "
 LIFETIME_OVER, IDLE, LEASE_OVER = 91, 92, 93
 # The user, and the group, of the browser in a sandbox: no user of an image has so high a number, and none of the sandbox's is it.
 BROWSER_UID = 61187
+# Where Chromium is, in images that have it. Debian's package starts it by a shell script that looks for desktops; the program
+# itself is beside its libraries.
+BROWSER_PROGRAMS = (
+    "/usr/lib/chromium/chromium",
+    "/usr/lib/chromium-browser/chromium-browser",
+    "/usr/bin/chromium",
+    "/usr/bin/chromium-browser",
+    "/opt/google/chrome/chrome",
+)

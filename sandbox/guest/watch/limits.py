@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import resource
 
+from .. import kernel
+from ..protocol.constants import BROWSER_PROGRAMS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_CREATE_RULESET, _VERSION = 444, 1  # of Landlock
 _CGROUP = "/sys/fs/cgroup"
 # Paths below _CGROUP, of cgroup v1 and of v2.
 _MEMORY = ("memory/memory.limit_in_bytes", "memory.max")
@@ -40,6 +44,17 @@ def read_enforced_limits(places: list[bytes]) -> dict[str, Any]:
             continue
         sizes[os.fsdecode(folder)] = state.f_blocks * state.f_frsize
     return {name: value for name, value in found.items() if value is not None}
+
+
+def find_browser() -> dict[str, str]:
+    """Return what the greeting says of the browser: {} without one; "confined" if the kernel can keep it from files by Landlock."""
+    if not any(os.access(path, os.X_OK) for path in BROWSER_PROGRAMS):
+        return {}
+    try:
+        has_landlock = kernel.syscall(_CREATE_RULESET, 0, 0, _VERSION) > 0
+    except OSError:
+        has_landlock = False
+    return {"browser": "confined" if has_landlock else "unconfined"}
 
 
 def _text(*paths: str) -> str | None:

@@ -8,14 +8,8 @@ import shutil
 import signal
 import tempfile
 
-# Debian's package starts Chromium by a shell script that looks for desktops; the program itself is beside its libraries.
-PROGRAMS = (
-    "/usr/lib/chromium/chromium",
-    "/usr/lib/chromium-browser/chromium-browser",
-    "/usr/bin/chromium",
-    "/usr/bin/chromium-browser",
-    "/opt/google/chrome/chrome",
-)
+from ...protocol.constants import BROWSER_PROGRAMS
+
 PREFIX = "gamebox-browser-"
 NOT_WANTED = (
     "AutofillServerCommunication,CertificateTransparencyComponentUpdater,DialMediaRouteProvider,HttpsUpgrades,IsolateOrigins,"
@@ -57,7 +51,7 @@ ARGUMENTS = (
 
 def find_program() -> str | None:
     """Return the path of Chromium, or None if the image has none."""
-    return next((path for path in PROGRAMS if os.access(path, os.X_OK)), None)
+    return next((path for path in BROWSER_PROGRAMS if os.access(path, os.X_OK)), None)
 
 
 def make_folder(base: str) -> str:
