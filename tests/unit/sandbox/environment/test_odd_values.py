@@ -177,6 +177,7 @@ def test_a_local_environment(local: LocalEnvironment, call: tuple[str, list[Any]
 NEEDED: dict[str, dict[str, Any]] = {
     "read": {"path": "x"}, "list_details": {"path": "x"}, "search": {"pattern": "x"}, "run": {"command": "true", "pty": True},
     "logs": {"id": "c1", "follow": True}, "send": {"id": "c1"}, "resize": {"id": "c1", "rows": 1, "cols": 1}, "browse": {"url": "http://127.0.0.1:1/"},
+    "browse_interact": {"steps": {"action": "back"}},
 }  # fmt: skip
 NOT_SENT = "The arguments of read are invalid: a number in them has more digits than can be sent."
 WANTED = {"timeout_seconds": {"file": "x"}, "offset": {"id": "c1", "log": "x"}}  # by wait_for
