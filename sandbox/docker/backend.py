@@ -18,7 +18,7 @@ import tenacity
 
 from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.docker.container.arguments import check_runtime
-from sandbox.docker.container.disk import Disk, host_disk, look_ahead, note_refused_devices, prepare
+from sandbox.docker.container.disks.disk import Disk, host_disk, look_ahead, note_refused_devices, prepare
 from sandbox.docker.container.profiles import Profile
 from sandbox.docker.container.removal import remove
 from sandbox.docker.container.shortcut import take_shortcut
@@ -42,8 +42,9 @@ from sandbox.network.services.names import for_guest
 from sandbox.pipe.transport import Transport
 
 from .container import create as container
-from .container import enforcement, image_problems, postmortem, volumes
+from .container import enforcement, image_problems, postmortem
 from .container import preflight as fitting
+from .container.disks import volumes
 from .kept import attach as reaching
 from .kept import kept, owners, waiting
 from .kept.labels import SERVICE_LABEL

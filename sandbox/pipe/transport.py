@@ -22,8 +22,8 @@ from sandbox.guest.protocol.wire import Kind
 from sandbox.interrupts import Shield
 
 from .feeding import Feeder
+from .incoming.reading import FOREIGN, Reading
 from .pending_request import GRACE_SECONDS, NOTHING, Cut, PendingRequest, Sink
-from .reading import FOREIGN, Reading
 from .reattaching import AskIds, ByteStream, Keep
 from .sender import TURN_SECONDS, Connections, FrameSender
 from .watching import Watch

@@ -12,8 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
-from sandbox.docker.container import loop_device
-from sandbox.docker.container.disk import free_bytes
+from sandbox.docker.container.disks import loop_device
+from sandbox.docker.container.disks.disk import free_bytes
 from sandbox.docker.container.shortcut import may_take_shortcut
 from sandbox.docker.engine.client import connect, engine_address, translated
 from sandbox.docker.spec import SandboxSpec

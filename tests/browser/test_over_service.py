@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sandbox import Limits, RemoteEnvironment
+from sandbox import Failure, Limits, RemoteEnvironment
 from tests.integration.service.test_mcp import call, connected
 from tests.servers.gamebox_service import shared_service
 
@@ -38,6 +38,7 @@ def test_the_client_gets_pages_steps_and_pictures(image: str, tmp_path: Path) ->
         env.download("/tmp/form.png", tmp_path / "form.png").unwrap()
         assert (tmp_path / "form.png").read_bytes() == data
         missing = env.browse_interact({"action": "click", "target": "#none"}, timeout_seconds=30)
+        assert isinstance(missing, Failure)
         assert missing.code == "element_not_found"
 
 

@@ -22,7 +22,7 @@ import docker
 import docker.errors
 import pytest
 
-from sandbox.docker.container import loop_device as loop
+from sandbox.docker.container.disks import loop_device as loop
 from sandbox.docker.engine import client as engines
 from sandbox.docker.engine.client import connect
 from sandbox.docker.images import runtime
@@ -39,7 +39,7 @@ LOOP_CONTROL = (10, 237)
 # What an orchestrator of the test's begins with, as a process of its own that is started in ROOT.
 IN_A_PROCESS = """
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker.container import loop_device as loop
+from sandbox.docker.container.disks import loop_device as loop
 from sandbox.docker.images import runtime
 from tests.integration.own_engine import IMAGE
 """

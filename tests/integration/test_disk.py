@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from sandbox import DockerEnvironment, Limits, SandboxError
-from sandbox.docker.container import disk
-from sandbox.docker.container import loop_device as loop
+from sandbox.docker.container.disks import disk
+from sandbox.docker.container.disks import loop_device as loop
 from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent.cli.app import main
 from sandbox import DockerEnvironment, Limits, Network
-from sandbox.docker.container import loop_device as loop
+from sandbox.docker.container.disks import loop_device as loop
 from sandbox.docker.doctor import doctor as doctor_module
 from sandbox.docker.doctor import probes
 

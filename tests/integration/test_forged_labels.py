@@ -11,7 +11,7 @@ import pytest
 
 from sandbox import DockerEnvironment, ErrorCode, Limits, PackageCache, SandboxError, Service
 from sandbox.docker.container.create import OWNER_LABEL
-from sandbox.docker.container.disk import Disk
+from sandbox.docker.container.disks.disk import Disk
 from sandbox.docker.engine.client import connect
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.kept import inventory, kept

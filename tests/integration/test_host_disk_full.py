@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker.container import loop_device as loop
+from sandbox.docker.container.disks import loop_device as loop
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.images import images
 from sandbox.docker.images.recipes import Recipe

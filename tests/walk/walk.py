@@ -36,7 +36,7 @@ TOOLS = {
     "guest/protocol/wire.py": "is the format of the pipe",
     "interrupts.py": "postpones signals",
     "local/environment.py": "is the pipe's stream",
-    "pipe/frames.py": "finds frames in the bytes of the pipe",
+    "pipe/incoming/frames.py": "finds frames in the bytes of the pipe",
 }
 EVENTS = {
     "guest/commands/command.py": "is entered by each event of the command: its output, its end",

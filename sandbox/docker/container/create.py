@@ -25,7 +25,7 @@ from sandbox.network.services.names import Name, no_proxy_value
 from sandbox.network.variables import proxy_variables, trust_variables
 
 from .certificates import apt_path, bundle_path
-from .disk import TMP, Disk
+from .disks.disk import TMP, Disk
 from .enforcement import boot_id
 from .image_problems import volume_mounts
 from .profiles import Profile

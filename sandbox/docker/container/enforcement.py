@@ -10,7 +10,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
 from sandbox.text.wording import value_text
 
-from .disk import Disk
+from .disks.disk import Disk
 
 PAGE = 4096
 _HINT = "Use an engine whose cgroup driver enforces limits; a rootless engine needs cgroup v2 with delegation."

@@ -13,7 +13,7 @@ from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.kept.labels import is_ident
 from sandbox.errors import ErrorCode, SandboxError
 
-from .disk import remove_volumes
+from .disks.disk import remove_volumes
 
 log = logging.getLogger(__name__)
 

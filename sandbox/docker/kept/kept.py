@@ -14,7 +14,7 @@ from typing import Any
 
 import docker
 
-from sandbox.docker.container.disk import Disk
+from sandbox.docker.container.disks.disk import Disk
 from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import translated
 from sandbox.docker.engine.events import SANDBOX_LABEL

@@ -22,7 +22,7 @@ import docker
 import docker.errors
 
 from sandbox.docker.container.create import BOOT_LABEL, HOST_LABEL, OWNER_LABEL, owner
-from sandbox.docker.container.disk import remove_unused_volumes
+from sandbox.docker.container.disks.disk import remove_unused_volumes
 from sandbox.docker.container.enforcement import boot_id
 from sandbox.docker.engine.client import translated
 from sandbox.docker.engine.events import SANDBOX_LABEL

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from sandbox.docker.container import disk, removal
+from sandbox.docker.container import removal
+from sandbox.docker.container.disks import disk
 from sandbox.docker.container.enforcement import boot_id
 from sandbox.docker.engine.client import connect
 from sandbox.docker.environment import DockerEnvironment

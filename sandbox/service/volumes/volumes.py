@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from sandbox.docker.container import volumes as engine
+from sandbox.docker.container.disks import volumes as engine
 from sandbox.docker.container.profiles import DEFAULT, E2B
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.clock import now

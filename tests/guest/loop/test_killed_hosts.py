@@ -16,7 +16,7 @@ import pytest
 from sandbox.docker.container.stream import AttachStream
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, TAKE_OVER, Call, time_of_call
-from sandbox.pipe.reader import pipe_reader
+from sandbox.pipe.incoming.reader import pipe_reader
 from sandbox.pipe.reattaching import NoAnswerError
 from tests.guest.doomed_hosts import DoomedHosts
 from tests.guest.switchboard import WHERE, Host, Switchboard

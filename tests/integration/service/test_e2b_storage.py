@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sandbox.docker.container.volumes import FILES, MOUNTED
+from sandbox.docker.container.disks.volumes import FILES, MOUNTED
 from sandbox.docker.engine.client import connect
 from sandbox.docker.images.snapshots import REPOSITORY
 from tests.integration.observing import eventually

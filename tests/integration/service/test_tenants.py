@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sandbox.docker.container.disk import written_bytes
+from sandbox.docker.container.disks.disk import written_bytes
 from sandbox.docker.engine.client import connect
 from tests.integration.observing import eventually
 from tests.integration.own_engine import IMAGE, OwnEngine, need_loop_devices

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.docker.container import loop_device
-from sandbox.docker.container.loop_device import LoopDevice
+from sandbox.docker.container.disks import loop_device
+from sandbox.docker.container.disks.loop_device import LoopDevice
 
 
 def test_disks_of_different_sizes_are_formatted_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

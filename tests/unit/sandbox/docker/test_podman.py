@@ -17,7 +17,7 @@ import docker.errors
 import pytest
 import requests
 
-from sandbox.docker.container.disk import remove_unused_volumes
+from sandbox.docker.container.disks.disk import remove_unused_volumes
 from sandbox.docker.engine import over_ssh, podman
 from sandbox.docker.engine.client import connect, is_local, is_missing, is_podman
 from sandbox.docker.engine.events import SANDBOX_LABEL, EngineEvents

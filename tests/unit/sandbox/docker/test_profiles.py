@@ -10,7 +10,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits, Network, PackageCache
 from sandbox.docker.container import enforcement
-from sandbox.docker.container.disk import Disk
+from sandbox.docker.container.disks.disk import Disk
 from sandbox.docker.container.profiles import CONFORMANCE, DEFAULT, ROOT, find_profile
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.guest.watch import limits

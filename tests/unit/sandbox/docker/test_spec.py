@@ -17,7 +17,7 @@ from agent.errors import AgentErrorCode
 from agent.job.options import AgentOptions
 from sandbox import DockerEnvironment, ErrorCode, Limits, Network, PackageCache, SandboxError, Service, SideService
 from sandbox.cli.sandbox_options import FLAGS, OF_KEPT, sandbox_of, with_sandbox_options
-from sandbox.docker.container.disk import Disk
+from sandbox.docker.container.disks.disk import Disk
 from sandbox.docker.kept import kept
 from sandbox.docker.kept.labels import KEEP_LABEL
 from sandbox.docker.spec import CALLABLES, HostParts, SandboxSpec

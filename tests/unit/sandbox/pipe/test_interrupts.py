@@ -31,8 +31,8 @@ from sandbox.local import ProcessStream
 from sandbox.network.forward import Forward
 from sandbox.network.streams import Streams
 from sandbox.pipe.feeding import Feeder
+from sandbox.pipe.incoming.reader import pipe_reader
 from sandbox.pipe.pending_request import PendingRequest
-from sandbox.pipe.reader import pipe_reader
 from sandbox.pipe.sender import FrameSender
 from sandbox.pipe.transport import Transport
 from sandbox.testing.scripted_guest import GuestRequest, ScriptedGuest

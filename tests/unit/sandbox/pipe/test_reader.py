@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
 from sandbox.pipe import pending_request
-from sandbox.pipe.frames import FrameReader
-from sandbox.pipe.reader import PipeReader, pipe_reader
-from sandbox.pipe.reading import READ_BYTES, Reading
+from sandbox.pipe.incoming.frames import FrameReader
+from sandbox.pipe.incoming.reader import PipeReader, pipe_reader
+from sandbox.pipe.incoming.reading import READ_BYTES, Reading
 from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
 from sandbox.testing.scripted_guest import SocketStream
@@ -39,7 +39,7 @@ def eventually(holds: Callable[[], object]) -> bool:
 @pytest.fixture(autouse=True)
 def own_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipes of other tests may still be open, and be read by the reader of this process."""
-    monkeypatch.setattr("sandbox.pipe.reader._reader", PipeReader())
+    monkeypatch.setattr("sandbox.pipe.incoming.reader._reader", PipeReader())
 
 
 def threads_of_ours(before: set[threading.Thread]) -> list[str]:
@@ -132,7 +132,7 @@ def test_a_turn_ends_though_more_comes_and_leaves_nothing_decrypted(
     bound: str, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of bytes that TLS has decrypted, no descriptor tells: nobody would come back for them."""
-    monkeypatch.setattr(f"sandbox.pipe.reading.{bound}", value)
+    monkeypatch.setattr(f"sandbox.pipe.incoming.reading.{bound}", value)
     stream, taken = Records(1000), list[int]()
     reading = Reading(
         stream, NONCE, b"", lambda _, channel, __: taken.append(channel), lambda *_: None, lambda now: now  # type: ignore[arg-type]

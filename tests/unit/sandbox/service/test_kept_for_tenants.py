@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.docker.container import volumes as engine
+from sandbox.docker.container.disks import volumes as engine
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.service.fleet.admission.workers import Workers
 from sandbox.service.http.problems import Problem

@@ -16,12 +16,11 @@ from typing import Any
 import docker.errors
 from docker.types import Mount
 
+from sandbox.docker.container.create import labels
+from sandbox.docker.container.profiles import E2B
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.images.images import ensure_image
 from sandbox.errors import ErrorCode, SandboxError
-
-from .create import labels
-from .profiles import E2B
 
 FILES, MOUNTED = "gamebox-volume-files-", "gamebox-volume-"
 OWNER_LABEL, VOLUME_LABEL = "dev.gamebox.volume-of", "dev.gamebox.volume"

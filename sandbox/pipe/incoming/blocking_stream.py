@@ -7,8 +7,7 @@ import select
 import threading
 
 from sandbox.interrupts import Shield
-
-from .reattaching import ByteStream
+from sandbox.pipe.reattaching import ByteStream
 
 _LOOK_SECONDS = 1.0
 

@@ -24,6 +24,7 @@ import docker
 import docker.errors
 from docker.types import DriverConfig, Mount
 
+from sandbox.docker.container.profiles import Profile
 from sandbox.docker.engine.client import is_local, is_podman, translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.engine.shared import Shared
@@ -33,7 +34,6 @@ from sandbox.limits import GIB, MIB, Limits
 from sandbox.text.wording import size
 
 from . import loop_device as loop
-from .profiles import Profile
 
 log = logging.getLogger(__name__)
 

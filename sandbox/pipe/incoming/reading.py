@@ -10,12 +10,12 @@ from typing import cast
 
 from sandbox.guest.protocol import wire
 from sandbox.interrupts import Shield
+from sandbox.pipe.pending_request import PendingRequest
+from sandbox.pipe.reattaching import ByteStream, WatchedStream
 
 from .blocking_stream import BlockingStream
 from .frames import Frame, FrameReader
-from .pending_request import PendingRequest
 from .reader import pipe_reader
-from .reattaching import ByteStream, WatchedStream
 
 log = logging.getLogger(__name__)
 
