@@ -29,7 +29,7 @@ from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.engine.turns import turns
 from sandbox.docker.images.images import ensure_image, image_contents, image_variables, image_volumes, is_built
 from sandbox.docker.images.manifests import read_manifest
-from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, remake_runtime, runtime_without_etc
+from sandbox.docker.images.runtime import RuntimeVolume, ensure_runtime, forget_etc, remake_runtime
 from sandbox.docker.kept.kept import Kept
 from sandbox.docker.kept.orphans import sweep_beside
 from sandbox.docker.kept.owners import Ownership
@@ -237,17 +237,20 @@ class DockerBackend:
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest
     ) -> tuple[RuntimeVolume, AttachStream]:
         """Start the container, also if somebody removed the runtime volume: a file of it cannot be mounted, or the engine silently
-        mounted a new, empty volume. If the files still cannot be mounted, this engine mounts none by a path.
+        mounted a new, empty volume. If the files still cannot be mounted but the container starts without them, this engine mounts
+        nothing by a path; if it does not, the image is at fault.
         """
-        for repair in (remake_runtime, runtime_without_etc):
+        for attempt in range(2):
             try:
                 return runtime, self._started(client, image_id, runtime, disk, request)
             except SandboxError as error:
                 if not runtime.is_named_in(error.message):
                     raise
                 self._undo_create()
-                runtime = repair(client, self._report)
-        return runtime, self._started(client, image_id, runtime, disk, request)
+                runtime = replace(runtime, etc="") if attempt else remake_runtime(client, self._report)
+        stream = self._started(client, image_id, runtime, disk, request)
+        forget_etc(client, runtime)
+        return runtime, stream
 
     def _started(
         self, client: docker.DockerClient, image_id: str, runtime: RuntimeVolume, disk: Disk, request: StartRequest

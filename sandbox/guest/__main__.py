@@ -109,11 +109,11 @@ def _serve(
     bounded = [os.fsencode(folder) for folder in disk.get("bounded", ())]
     facts = read_enforced_limits(bounded)
     facts["links"] = [os.fsdecode(folder) for folder in (place.workspace, RUNTIME, *bounded) if os.path.islink(folder)]
+    facts |= {"machine": kernel.MACHINE, "filtered": kernel.filter_program(kernel.MACHINE) is not None}
+    server.about = {"shell": "" if processes.shell is None else processes.shell[0]}
     if hello["isolated"]:
-        facts |= find_browser()
-    filtered = kernel.filter_program(kernel.MACHINE) is not None
-    about = {"machine": kernel.MACHINE, "filtered": filtered, "shell": "" if processes.shell is None else processes.shell[0]}
-    link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **about, **server.offer_shortcut()})
+        server.about |= find_browser()
+    link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **server.about, **server.offer_shortcut()})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
     return processes

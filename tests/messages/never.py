@@ -25,8 +25,11 @@ ERRORS: dict[str, str] = {
     "approval_pending": _ENDS, "user_not_found": _HOST, "user_not_allowed": _HOST,
     "delegation_refused": _ENDS, "session_exists": _HOST, "session_not_found": _HOST,
 }  # fmt: skip
-# Met by a model, but not to be provoked on purpose each time; their texts are read by hand (unit/sandbox/messages/test_hints.py).
-RARE: dict[str, str] = {}
+_BROWSER = "takes a sandbox of the image with a browser: tests/browser provokes it there"
+# Met by a model, but not in the sandbox of the situations.
+RARE: dict[str, str] = dict.fromkeys(
+    ("browser_failed", "element_not_found", "element_not_usable", "dialog_open", "script_failed"), _BROWSER
+)
 NOTICES: dict[str, str] = {
     "not_kept": _HOST, "changed_meanwhile": _HOST, "root_not_kept": _HOST, "files_skipped": _HOST,
     "finish_unchecked": _ENDS,

@@ -442,6 +442,11 @@ PAGES = (
         "Start the server in the background, wait for its port, then browse again.", "Browsing again at once.",
     ),
     Situation(
+        "no_browser", ("browser_not_available",), "Look at the start page as a browser shows it.",
+        ("browse", {"url": "http://127.0.0.1:8123/", "browser": True}),
+        "Read the page without browser=true, or say at the end that the task needs a browser.", "Installing a browser.",
+    ),
+    Situation(
         "in_circles", ("too_many_redirects",), "Look at the start page.", ("browse", {"url": "http://127.0.0.1:8124/"}),
         "Look in the server why it redirects for ever, or open another of its addresses.", "Browsing the same again.",
         setup=_background(

@@ -149,14 +149,12 @@ def remake_runtime(client: docker.DockerClient, report: Callable[[str], None]) -
     return ensure_runtime(client, report=report)
 
 
-def runtime_without_etc(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:
-    """Return the runtime volume, from now on without ``etc``: this engine mounts nothing by a path. Raises SandboxError."""
-    volume = replace(ensure_runtime(client, report=report), etc="")
+def forget_etc(client: docker.DockerClient, volume: RuntimeVolume) -> None:
+    """Use the volume without ``etc`` from now on: this engine mounts nothing by a path."""
     with _known_lock:
         known = _known.setdefault(client, _Known())
     with known.lock:
-        known.volume = volume
-        return volume
+        known.volume = replace(volume, etc="")
 
 
 def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:

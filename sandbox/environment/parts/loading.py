@@ -26,6 +26,7 @@ def load_meanwhile() -> None:
 
 def load() -> None:
     """Load both; does nothing when they are loaded."""
-    import sandbox.network.egress  # noqa: F401 - asyncio takes 12 ms to load
+    import sandbox.network.egress  # asyncio takes 12 ms to load
+    import sandbox.network.forward  # noqa: F401 - not when a port is forwarded: no descriptor may be left then
 
     operations.load()

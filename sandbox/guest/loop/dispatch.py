@@ -63,6 +63,8 @@ class Server:
         self._kept_lease = lease if isinstance(lease, KeptLease) else None
         self._has_shortcut = isolated or self._kept_lease is not None
         self._shortcut: Shortcut | None = None  # until the host has asked for an answer there
+        self.about: dict[str, Any] = {}
+        """What every HELLO says of the sandbox."""
         self._broken = self._late = False
         self._entrance: Entrance | None = None
         self._offered: Entrance | None = None  # until the host sends there
@@ -165,7 +167,7 @@ class Server:
 
     def _kept_frame(self, lease: KeptLease, kind: int, key: int, payload: bytes) -> None:
         if kind == Kind.HELLO:
-            self._link.message(Kind.HELLO, key, {**greeting(), **self.offer_shortcut()})
+            self._link.message(Kind.HELLO, key, {**greeting(), **self.about, **self.offer_shortcut()})
         elif kind == Kind.DETACH:
             lease.detached = True
             self._egress.drop_connections(alone=True)

@@ -32,6 +32,8 @@ ACTIONS = (
     "end_session",
     "wait_for",
     "browse",
+    "browse_interact",
+    "screenshot",
     "logs",
     "processes",
     "kill",
@@ -110,9 +112,12 @@ def _server() -> list[Expected]:
             _good(running=True, groups=[re.compile("^[0-9]+$")]),
         ),
         Expected("browse", page, _good(status=200, text=re.compile("echo hello, world"))),
-        Expected("logs", same(-2), _good(running=True, content=re.compile("GET /greet.sh"))),
-        Expected("processes", same(-3), {"tool_executed": True}),
-        Expected("kill", same(-4), _good(survivors=0, already_ended=False)),
+        # Neither the default image nor a LocalEnvironment has a browser.
+        Expected("browse_interact", {"steps": [{"action": "back"}]}, {"tool_executed": False, "code": "browser_not_available"}),
+        Expected("screenshot", {}, {"tool_executed": False, "code": "browser_not_available"}),
+        Expected("logs", same(-4), _good(running=True, content=re.compile("GET /greet.sh"))),
+        Expected("processes", same(-5), {"tool_executed": True}),
+        Expected("kill", same(-6), _good(survivors=0, already_ended=False)),
     ]
 
 
