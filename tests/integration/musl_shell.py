@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.docker.engine import locks
-from sandbox.docker.setup.debian import host_sources
+from sandbox.packages.apt_sources import host_sources
 
 LOADER = Path(f"/lib/ld-musl-{platform.machine()}.so.1")
 

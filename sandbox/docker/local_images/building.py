@@ -113,11 +113,11 @@ def step_titles(image: Image, report: Callable[[str], None]) -> Callable[[LogEnt
 
 
 def provide_base(client: docker.DockerClient, name: str, report: Callable[[str], None], *, pull: bool = False) -> str:
-    """Return the id of a base image; one of ours is made if it is missing, also where no registry has its parent."""
-    from sandbox.docker.setup import debian
+    """Return the id of a base image; one of ours is made if it is missing. Raises SandboxError.
 
-    make_base = debian.bootstrap_image if debian.can_bootstrap() else None
-    return ensure_image(client, name, report=report, pull=pull, make_base=make_base)
+    Where no registry has the parent of ``gamebox/base``, only ``gamebox setup`` makes one: a build installs nothing on the host.
+    """
+    return ensure_image(client, name, report=report, pull=pull)
 
 
 def find_bundle(named: Path | None) -> Path | None:

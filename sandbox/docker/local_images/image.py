@@ -70,7 +70,7 @@ class Image:
 
     @classmethod
     def debian(cls) -> Self:
-        """Begin with ``gamebox/base``: Debian with Python, git and the usual tools, made here if no registry has its parent."""
+        """Begin with ``gamebox/base``: Debian with Python, git and the usual tools, which ``gamebox setup`` makes."""
         return cls(DEBIAN)
 
     @classmethod

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from sandbox.docker.setup.debian import host_sources
 from sandbox.network.addresses import closed_kind, embedded_addresses, is_host_address, is_metadata, parse_address
 from sandbox.network.policy import Network
+from sandbox.packages.apt_sources import host_sources
 from sandbox.packages.host_indexes import find_npm_registry, find_pypi_index
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ import pytest
 from sandbox.docker.images import images
 from sandbox.docker.images.recipes import BUNDLED_DISTRIBUTIONS, Recipe, find_recipe, images_folder
 from sandbox.docker.images.runtime import STALE_SECONDS, choose_stale
-from sandbox.docker.setup.debian import host_sources
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.packages.apt_sources import host_sources
 
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
