@@ -126,7 +126,7 @@ def remove_setup(name: str) -> bool:
 
 
 def prune(keep: str = "") -> None:
-    """Remove the set-ups that were not used for longest until at most 20, and 30 GiB of them, are left. Raises SandboxError."""
+    """Remove the least recently used set-ups until at most 20, and 30 GiB of them, are left. Raises SandboxError."""
     store, total = ImageStore(OWNER), 0
     for count, each in enumerate(list_setups(), 1):
         total += each.added_bytes

@@ -643,8 +643,8 @@ class GeneratedMethods(ABC):
         - offset: Character of the text to start at.
         - max_chars: Maximum number of characters of text.
         - raw: Return the body as it is, instead of readable text.
-        - browser: Run the page's scripts, in the browser. By default only where there is a browser, and the page is of the
-          sandbox's own or has next to no text without its scripts.
+        - browser: Run the page's scripts, in the browser. By default only if there is a browser, and the page comes from the
+          sandbox itself or has almost no text without its scripts.
         - timeout_seconds: Give up after this many seconds.
         """
         args = {
@@ -667,7 +667,7 @@ class GeneratedMethods(ABC):
     ) -> Envelope[op.InteractResult]:
         """Act in the page that is open in the browser: click, fill in, wait, and the like, one step after the other.
 
-        Open a page first, with browse and browser=true, or with a step goto. Each step waits for its element and then for
+        Open a page first, with browse and browser=true, or with a goto step. Each step waits for its element and then for
         the page, and answers with what it changed; the first one that fails ends the call. Alerts are accepted; confirm and
         prompt wait for a step dialog. Pages, cookies and tabs stay from call to call.
 
