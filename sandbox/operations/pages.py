@@ -283,7 +283,7 @@ class BrowseInteract(Request):
 
     Open a page first, with browse and browser=true, or with a goto step. Each step waits for its element and then for the page,
     and answers with what it changed; the first one that fails ends the call. Alerts are accepted; confirm and prompt wait for a
-    step dialog. Pages, cookies and tabs stay from call to call.
+    dialog step. Pages, cookies and tabs stay from call to call.
     """
 
     steps: Annotated[
