@@ -68,7 +68,7 @@ def set_up(
 
     The command runs in /workspace, which has copies of these files, as the user of commands in ``profile``, and with its home. It
     reaches ``cache`` (by default this user's own) and what ``network`` opens. What it changed in the workspace, the home and
-    elsewhere is in every sandbox of the image. At most 20 are kept; those that were not used for longest go.
+    elsewhere is in every sandbox of the image. At most 20 are kept; the least recently used go first.
 
     Raises SandboxError: ``image_build_failed`` with the last lines of the command, after which nothing is kept; ``timeout`` after
     30 minutes; ``path_not_found`` and ``workspace_invalid`` for the folder, and as the engine does.
