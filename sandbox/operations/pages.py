@@ -210,11 +210,11 @@ class PageStep(BaseModel):
     def problem(self) -> str | None:
         """Return why the arguments do not fit each other, or None."""
         if self.action in _NEED_TARGET and self.target is None:
-            return f"a {self.action} step needs a target"
+            return f"the {self.action} step needs a target"
         if self.action in _NEED_VALUE and self.value is None:
-            return f"a {self.action} step needs a value"
+            return f"the {self.action} step needs a value"
         if self.action == "wait" and not self.value and not self.target:
-            return "a wait step needs a value (text) or a target (element)"
+            return "the wait step needs a value (text) or a target (element)"
         if self.action == "click" and self.value not in (None, "", "double", "right", "left"):
             return "the value of a click step can only be double or right"
         if self.action == "scroll" and self.value not in (None, "", "up", "down", "top", "bottom", "left", "right"):
