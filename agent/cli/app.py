@@ -179,12 +179,12 @@ def setup(
     code_interpreter: bool = typer.Option(
         False, "--code-interpreter", help="Make the image of E2B's code interpreter, too: 300 MB, one to two minutes."
     ),
-    node: bool = typer.Option(False, "--node", help="Make the image gamebox/node, too: Node.js and npm."),
+    node: bool = typer.Option(False, "--node", help="Also make the image gamebox/node: Node.js and npm."),
     toolchains: bool = typer.Option(
-        False, "--toolchains", help="Make the image gamebox/toolchains, too: Node.js, Go, Rust, Java, C and C++."
+        False, "--toolchains", help="Also make the image gamebox/toolchains: Node.js, Go, Rust, Java, C and C++."
     ),
     browser: bool = typer.Option(
-        False, "--browser", help="Make the image with a browser, gamebox/browser, too: 650 MB, one to two minutes."
+        False, "--browser", help="Also make the image with a browser, gamebox/browser: 650 MB, one to two minutes."
     ),
 ) -> None:
     """Install everything a sandbox needs: an engine, the images and the guest's runtime. Skips what is already there."""

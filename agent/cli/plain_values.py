@@ -8,7 +8,7 @@ from typing import Any
 def keep_plain_values(command: Any) -> None:
     """Have the parameters of a command, or of those in a group, convert only values that need it.
 
-    pydantic takes 60 ms of a processor to load, which a sandbox can do meanwhile that it starts. A typer that converts in another
+    pydantic takes 60 ms of a processor to load, which can happen while the sandbox starts. A typer that converts in another
     way is left alone.
     """
     parameters_of = command.get_params

@@ -55,7 +55,7 @@ def check_devcontainer(image: str | None, *, local: bool, sandbox: Mapping[str, 
 
 
 def devcontainer_note(repo: Path | None, sandbox: Mapping[str, Any]) -> str:
-    """Return one line on a devcontainer.json that nobody asked to follow; "" if there is none."""
+    """Return one line on a devcontainer.json that is not used without --devcontainer; "" if there is none."""
     try:
         path = "" if repo is None or wants_service(sandbox.get("remote")) else find_devcontainer(repo)
     except OSError:

@@ -12,7 +12,7 @@ from sandbox.docker.spec import DEFAULT_IMAGE
 from .beneath import Folder
 
 NODE, TOOLCHAINS = "gamebox/node", "gamebox/toolchains"
-CODEACT = "gamebox/codeact"  # which has Node.js, too
+CODEACT = "gamebox/codeact"  # which also has Node.js
 _JAVASCRIPT = ("package.json",)
 _PYTHON = ("pyproject.toml", "requirements.txt", "setup.py", "setup.cfg", "Pipfile")
 _COMPILED = ("go.mod", "Cargo.toml", "pom.xml", "build.gradle", "build.gradle.kts")
@@ -34,7 +34,7 @@ class Choice:
         """Return one line for the user; "" if there is nothing to say."""
         if self.missing:
             how = f"make it with: gamebox setup --{self.missing.partition('/')[2]}"
-            return f"the image is {self.image}; {self.missing} would fit {self.why}, and is not here: {how}"
+            return f"the image is {self.image}; {self.missing} would fit {self.why}, but is not here: {how}"
         if not self.chosen:
             return ""
         return f"the image is {self.image}, for {self.why}; --image names another"

@@ -303,7 +303,7 @@ def _check_cache(cache: PackageCache | None, network: Network) -> None:
     if cache is not None and network.mode == "bridge":
         raise SandboxError(
             ErrorCode.invalid_configuration,
-            "A sandbox with Network.bridge() has no way to a package cache: its programs go past the host.",
+            "A sandbox with Network.bridge() cannot reach a package cache: its programs go past the host.",
             "Use Network.none(), allow(...) or open() with it.",
         )
 

@@ -169,13 +169,13 @@ def _no_index(f: Fields) -> tuple[str, str]:
     """Word that no index of packages was reached. The host adds ``installers``, "" for a sandbox without a package cache."""
     if f.get("installers"):
         return (
-            f"it wanted packages from elsewhere than the package cache, which is for {f['installers']}",
-            "Name packages plainly, without an index or an address of your own; say in your answer what the cache has not.",
+            f"it asked for packages from outside the package cache, which serves {f['installers']}",
+            "Name packages plainly, without an index or an address of your own; say in your answer what the cache lacks.",
         )
     use = "Use what the image has. If the task needs the package, say so at the end: only the user can open the package cache."
     with_cache = "then pip, uv and npm install through this host, with no other network."
     return (
-        "packages cannot be installed here: this sandbox reaches no index of packages",
+        "packages cannot be installed here: this sandbox cannot reach a package index",
         Hint(use, f"Start it with --packages: {with_cache}", f"Make it with cache=PackageCache(): {with_cache}"),
     )
 

@@ -15,7 +15,7 @@ Fields = Mapping[str, Any]
 def _not_available(f: Fields) -> Wording:
     if f.get("isolated") is False:
         return Wording(
-            "Pages are opened in a browser only in a container: here it would run them as the user of this host.",
+            "Pages are opened in a browser only inside a container: here the browser would run as the user of this host.",
             Hint(
                 "Read pages with browse, without browser=true. If the task needs a browser, say so at the end.",
                 cli="Leave out --local, and use --image gamebox/browser.",
@@ -35,9 +35,9 @@ def _not_available(f: Fields) -> Wording:
 
 
 def _failed(f: Fields) -> Wording:
-    again = "Call it again: the browser starts anew, with one empty tab and without cookies."
+    again = "Call it again: the browser starts afresh, with one empty tab and no cookies."
     if f.get("hung"):
-        return Wording("The browser did not answer, and was ended.", again, "browse", True)
+        return Wording("The browser did not answer and was stopped.", again, "browse", True)
     if f.get("crashed"):
         return Wording(
             "The page crashed, and its tab was closed.",
@@ -47,8 +47,8 @@ def _failed(f: Fields) -> Wording:
         )
     if f.get("memory"):
         return Wording(
-            "The browser ran out of the sandbox's memory, and was ended.",
-            "Free memory (end commands that are not needed), or open a smaller page; the browser starts anew with the next call.",
+            "The browser used up the sandbox's memory and was stopped.",
+            "Free memory (stop commands that are not needed) or open a smaller page; the next call starts the browser again.",
             "processes",
             True,
         )
@@ -114,7 +114,7 @@ _USES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"{_target(f)} is covered by another element: {one_line(str(f.get('by')))}.",
         "Close or move what covers it, or act on that element.",
     ),
-    "outside": lambda f: (f"{_target(f)} lies outside the window.", "Scroll to it first, with a step scroll."),
+    "outside": lambda f: (f"{_target(f)} lies outside the window.", "Scroll to it first, with a scroll step."),
     "gone": lambda f: (f"{_target(f)} is no longer in the page.", "Take a reference from the outline in this result."),
     "value": lambda f: (
         f"The field {_target(f)} does not take this value.",
@@ -126,15 +126,15 @@ _USES: dict[str, Callable[[Fields], tuple[str, str]]] = {
     ),
     "one option": lambda f: (f"{_target(f)} takes one option.", "Give one label."),
     "not a select": lambda f: (
-        f"{_target(f)} is no list of options.",
+        f"{_target(f)} is not a list of options.",
         "Click it to open it, then click the option in the new outline.",
     ),
     "key": lambda f: (
         f"There is no key {str(f.get('key'))!r}.",
         "Give a name as in Enter, Tab, Escape, ArrowDown or Control+A, or one character.",
     ),
-    "first_page": lambda _: ("There is no page before this one in the tab.", "Open a page with a step goto."),
-    "no_dialog": lambda _: ("No dialog is open.", "Go on with the next step; alerts are accepted by themselves."),
+    "first_page": lambda _: ("There is no page before this one in the tab.", "Open a page with a goto step."),
+    "no_dialog": lambda _: ("No dialog is open.", "Go on with the next step; alerts are accepted automatically."),
     "no_tab": lambda f: (
         f"There is no tab {f.get('tab')!r}.",
         f"Tabs: {f.get('tabs')}. Give one of these numbers, or new.",

@@ -157,7 +157,7 @@ class Browse(Request):
 
     Reaches the sandbox's own servers (http://127.0.0.1:PORT/) and, if the sandbox has a network, the internet. Redirects
     are followed; a page that is not text is described. Read the rest of a long page with offset. A page that is opened in
-    the browser is answered with console errors, failed requests, and an outline with references (as in e5), too.
+    the browser also returns console errors, failed requests, and an outline with references (as in e5).
     """
 
     url: str = Field(min_length=1, max_length=8192, description="http:// or https:// address.")
@@ -166,8 +166,8 @@ class Browse(Request):
     raw: bool = Field(False, description="Return the body as it is, instead of readable text.")
     browser: bool | None = Field(
         None,
-        description="Run the page's scripts, in the browser. By default only where there is a browser, and the page is of the "
-        "sandbox's own or has next to no text without its scripts.",
+        description="Run the page's scripts, in the browser. By default only if there is a browser, and the page comes from the "
+        "sandbox itself or has almost no text without its scripts.",
     )
     timeout_seconds: float = Field(30, gt=0, le=600, description="Give up after this many seconds.")
 
@@ -201,8 +201,8 @@ class PageStep(BaseModel):
     value: str | None = Field(
         None,
         max_length=100_000,
-        description="goto: URL. fill, type: text. select: label of an option (several: one a line). press: key, as in Enter or "
-        "Control+A. click: double or right. scroll: up, down, top, bottom, left or right. wait: text that is to appear (or give "
+        description="goto: URL. fill, type: text. select: label of an option (several: one per line). press: key, as in Enter or "
+        "Control+A. click: double or right. scroll: up, down, top, bottom, left or right. wait: text that should appear (or give "
         "target). evaluate: JavaScript. upload: path of a file to choose. download: path to save to. tab, close_tab: number of "
         "a tab (tab also: new). dialog: accept, dismiss, or the answer to a prompt.",
     )
@@ -210,15 +210,15 @@ class PageStep(BaseModel):
     def problem(self) -> str | None:
         """Return why the arguments do not fit each other, or None."""
         if self.action in _NEED_TARGET and self.target is None:
-            return f"a step {self.action} needs a target"
+            return f"the {self.action} step needs a target"
         if self.action in _NEED_VALUE and self.value is None:
-            return f"a step {self.action} needs a value"
+            return f"the {self.action} step needs a value"
         if self.action == "wait" and not self.value and not self.target:
-            return "a step wait needs a value (text) or a target (element)"
+            return "the wait step needs a value (text) or a target (element)"
         if self.action == "click" and self.value not in (None, "", "double", "right", "left"):
-            return "the value of a step click can only be double or right"
+            return "the value of a click step can only be double or right"
         if self.action == "scroll" and self.value not in (None, "", "up", "down", "top", "bottom", "left", "right"):
-            return "the value of a step scroll can only be up, down, top, bottom, left or right"
+            return "the value of a scroll step can only be up, down, top, bottom, left or right"
         return None
 
 
@@ -230,7 +230,7 @@ def _listed(value: Any) -> Any:
 
 
 class StepResult(Result):
-    """``what`` is the element of a step, ``changes`` what it changed; lines of the outline that went are marked "-", new ones "+".
+    """``what`` is the element of a step, ``changes`` what it changed; outline lines that disappeared are marked "-", new ones "+".
 
     ``value`` is what ``evaluate`` returned, as JSON; ``path`` and ``size_bytes`` are of a file that was downloaded.
     """
@@ -281,9 +281,9 @@ class InteractResult(Excerpt):
 class BrowseInteract(Request):
     """Act in the page that is open in the browser: click, fill in, wait, and the like, one step after the other.
 
-    Open a page first, with browse and browser=true, or with a step goto. Each step waits for its element and then for the page,
+    Open a page first, with browse and browser=true, or with a goto step. Each step waits for its element and then for the page,
     and answers with what it changed; the first one that fails ends the call. Alerts are accepted; confirm and prompt wait for a
-    step dialog. Pages, cookies and tabs stay from call to call.
+    dialog step. Pages, cookies and tabs stay from call to call.
     """
 
     steps: Annotated[

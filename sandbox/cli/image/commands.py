@@ -31,7 +31,7 @@ _NETWORK = (
     "none, open (all public hosts), or bridge (no rules). Without it the steps reach all public hosts, and the package sources of "
     "this host."
 )
-_ENV = "Variable for the commands of this build only, which is no part of the image: K=V, or K for its value here; may be repeated."
+_ENV = "Variable for the commands of this build only, left out of the image: K=V, or K for its value here; may be repeated."
 BUILD_EPILOG = """Examples:
 
   gamebox image build --tag app .
@@ -97,7 +97,7 @@ def build(
     memory: str | None = typer.Option(None, help="Memory limit of each step, as in 512m or 8g; 4g by default."),
     disk: str | None = typer.Option(None, help="How much one step may write, as in 20g; 16g by default."),
     pull: bool = typer.Option(False, "--pull", help="Pull the base image from its registry if it is not on the engine."),
-    no_cache: bool = typer.Option(False, "--no-cache", help="Run every step, also those whose layers are there."),
+    no_cache: bool = typer.Option(False, "--no-cache", help="Run every step, even those whose layers are cached."),
     as_json: bool = typer.Option(False, "--json", help="Print what was built as JSON."),
 ) -> None:
     """Build an image from a Dockerfile, each step in a sandbox, and print its name or id.
@@ -174,7 +174,7 @@ def rm(names: list[str] = typer.Argument(..., metavar="NAME...", help="Names as 
 
 @app.command("prune", epilog=PRUNE_EPILOG)
 def prune(
-    every: bool = typer.Option(False, "--all", "-a", help="Whatever their age; a build that is under way may fail then."),
+    every: bool = typer.Option(False, "--all", "-a", help="Whatever their age; a build that is under way may then fail."),
     as_json: bool = typer.Option(False, "--json", help="Print the freed bytes as JSON."),
 ) -> None:
     """Remove layers of builds that no named image needs and no build has used for a day, and print what that freed."""
@@ -224,7 +224,7 @@ def import_(
     max_size: str = typer.Option("32g", metavar="SIZE", help="Refuse an archive that unpacks to more than this."),
     as_json: bool = typer.Option(False, "--json", help="Print what was imported as JSON."),
 ) -> None:
-    """Make an image from an archive, whoever wrote it, and print its name.
+    """Make an image from an archive, even an untrusted one, and print its name.
 
     Everything in the archive is checked first, and nothing on the engine is replaced without --replace.
     """

@@ -26,7 +26,7 @@ _LINK, _SPECIAL = 1 << 27, 1 << 26 | 1 << 25 | 1 << 24 | 1 << 19
 # A volume at or below one of these would replace what the sandbox is made of.
 _OWN = ("/proc", "/sys", "/dev", "/.gamebox")
 _NOT_MOUNTED = re.compile(r'to rootfs at "([^"]{1,300})"')
-_HINT = "Build an image FROM it in which that is a plain folder, or is missing."
+_HINT = "Build an image FROM it in which that is a plain folder or does not exist."
 _looked_at: set[str] = set()
 _MOST_KNOWN = 256
 
@@ -68,8 +68,8 @@ def check_files_of_users(client: docker.DockerClient, container_id: str, image: 
         if found.get("mode", 0) & _LINK and found.get("linkTarget"):
             found = _stat(client, container_id, str(found["linkTarget"]))
         if found.get("mode", 0) & _SPECIAL:
-            message = f"In the image {value_text(image)}, {path} is not a file, and the engine would wait for it without end."
-            raise SandboxError(ErrorCode.start_failed, message, "Build an image FROM it in which that is a file, or is missing.")
+            message = f"In the image {value_text(image)}, {path} is not a file, and the engine would wait for it forever."
+            raise SandboxError(ErrorCode.start_failed, message, "Build an image FROM it in which that is a file or does not exist.")
     if len(_looked_at) >= _MOST_KNOWN:
         _looked_at.clear()
     _looked_at.add(image_id)
@@ -91,7 +91,7 @@ def explain_failed_start(error: SandboxError, image: str) -> SandboxError:
     found = _NOT_MOUNTED.search(error.message)
     if error.code is not ErrorCode.start_failed or found is None:
         return error
-    message = f"The image {value_text(image)} has something at {value_text(found[1])} on which the sandbox's own cannot be mounted."
+    message = f"The image {value_text(image)} has something at {value_text(found[1])} that the sandbox cannot mount over."
     return SandboxError(ErrorCode.start_failed, message, _HINT)
 
 

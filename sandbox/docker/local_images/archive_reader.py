@@ -34,7 +34,7 @@ _DAMAGED = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, Overflo
 
 
 def unsafe(problem: str) -> SandboxError:
-    """Return the error for an archive that is no image which can be imported."""
+    """Return the error for an archive that is not an image that can be imported."""
     return SandboxError(
         ErrorCode.unsafe_archive,
         f"The archive cannot be imported: {problem}.",

@@ -68,7 +68,7 @@ def build(
     check_callable("build", "on_log", on_log)
     check_variables("build", env or {})
     if cache is not None and network is not None and network.mode == "bridge":
-        raise configuration_error("A build with Network.bridge() has no way to a package cache.", "Leave one of them out.")
+        raise configuration_error("A build with Network.bridge() cannot reach a package cache.", "Leave one of them out.")
     asked = network is not None
     with tempfile.TemporaryDirectory(prefix="gamebox-build-") as folder:
         limits = limits or own_limits()

@@ -46,7 +46,7 @@ def pack(root: Path, source: str) -> Iterator[bytes]:
         raise SandboxError(
             ErrorCode.io_error,
             f"COPY {value_text(source)} cannot read {value_text(str(error.filename or root), 300)}: {error.strerror}.",
-            f"See that you may read it, or leave it out with {IGNORE_FILE}.",
+            f"Make sure that you can read it, or leave it out with {IGNORE_FILE}.",
         ) from error
 
 
@@ -65,7 +65,7 @@ def _pack(root: Path, source: str) -> Iterator[bytes]:
         known = f", or {IGNORE_FILE} leaves it out" if ignored is not None else ""
         raise invalid(
             f"COPY {value_text(source)}: there is no such file in {value_text(str(root), 200)}{known}.",
-            "Name what is there, relative to that folder.",
+            "Name a file that exists, relative to that folder.",
         )
     yield bytes(2 * BLOCK)
 

@@ -44,6 +44,6 @@ def check_free(client: docker.DockerClient, name: str, *, replace: bool) -> None
         shown = name.removesuffix(":latest")
         raise SandboxError(
             ErrorCode.invalid_arguments,
-            f"The engine has an image {value_text(shown)} already.",
+            f"The engine already has an image {value_text(shown)}.",
             Hint("Give it another name.", cli="Give the new one another name with --name, or add --replace to take its place."),
         )

@@ -68,7 +68,7 @@ def set_up(
 
     The command runs in /workspace, which has copies of these files, as the user of commands in ``profile``, and with its home. It
     reaches ``cache`` (by default this user's own) and what ``network`` opens. What it changed in the workspace, the home and
-    elsewhere is in every sandbox of the image. At most 20 are kept; those that were not used for longest go.
+    elsewhere is in every sandbox of the image. At most 20 are kept; the least recently used go first.
 
     Raises SandboxError: ``image_build_failed`` with the last lines of the command, after which nothing is kept; ``timeout`` after
     30 minutes; ``path_not_found`` and ``workspace_invalid`` for the folder, and as the engine does.
@@ -126,7 +126,7 @@ def remove_setup(name: str) -> bool:
 
 
 def prune(keep: str = "") -> None:
-    """Remove the set-ups that were not used for longest until at most 20, and 30 GiB of them, are left. Raises SandboxError."""
+    """Remove the least recently used set-ups until at most 20, and 30 GiB of them, are left. Raises SandboxError."""
     store, total = ImageStore(OWNER), 0
     for count, each in enumerate(list_setups(), 1):
         total += each.added_bytes

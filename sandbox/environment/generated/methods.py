@@ -636,15 +636,14 @@ class GeneratedMethods(ABC):
 
         Reaches the sandbox's own servers (http://127.0.0.1:PORT/) and, if the sandbox has a network, the internet.
         Redirects are followed; a page that is not text is described. Read the rest of a long page with offset. A page that
-        is opened in the browser is answered with console errors, failed requests, and an outline with references (as in
-        e5), too.
+        is opened in the browser also returns console errors, failed requests, and an outline with references (as in e5).
 
         - url: http:// or https:// address.
         - offset: Character of the text to start at.
         - max_chars: Maximum number of characters of text.
         - raw: Return the body as it is, instead of readable text.
-        - browser: Run the page's scripts, in the browser. By default only where there is a browser, and the page is of the
-          sandbox's own or has next to no text without its scripts.
+        - browser: Run the page's scripts, in the browser. By default only if there is a browser, and the page comes from
+          the sandbox itself or has almost no text without its scripts.
         - timeout_seconds: Give up after this many seconds.
         """
         args = {
@@ -667,9 +666,9 @@ class GeneratedMethods(ABC):
     ) -> Envelope[op.InteractResult]:
         """Act in the page that is open in the browser: click, fill in, wait, and the like, one step after the other.
 
-        Open a page first, with browse and browser=true, or with a step goto. Each step waits for its element and then for
+        Open a page first, with browse and browser=true, or with a goto step. Each step waits for its element and then for
         the page, and answers with what it changed; the first one that fails ends the call. Alerts are accepted; confirm and
-        prompt wait for a step dialog. Pages, cookies and tabs stay from call to call.
+        prompt wait for a dialog step. Pages, cookies and tabs stay from call to call.
 
         - steps: The steps, as in [{"action": "fill", "target": "e3", "value": "Ann"}].
         - max_chars: Maximum number of characters of the outline at the end.

@@ -39,7 +39,7 @@ def test_a_name_that_only_begins_alike_is_not(path: str) -> None:
 def test_a_place_that_cannot_be_mounted_is_named() -> None:
     words = 'runc create failed: error mounting "/var/lib/docker/x" to rootfs at "/tmp": mount x:/tmp: not a directory: unknown'
     found = explain_failed_start(SandboxError(ErrorCode.start_failed, words, ""), "some/image")
-    assert found.message == "The image 'some/image' has something at '/tmp' on which the sandbox's own cannot be mounted."
+    assert found.message == "The image 'some/image' has something at '/tmp' that the sandbox cannot mount over."
     other = SandboxError(ErrorCode.start_failed, "no runtime", "")
     assert explain_failed_start(other, "some/image") is other
     elsewhere = SandboxError(ErrorCode.engine_error, words, "")
