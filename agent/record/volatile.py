@@ -30,7 +30,10 @@ VOLATILE_FIELDS: Mapping[str, frozenset[str]] = {
     "StatResult": frozenset({"mtime_seconds"}),
     "ScreenResult": frozenset({"waiting_for", "skipped_bytes"}),
     "SendResult": frozenset({"offset", "next_offset", "skipped_bytes", "pending_bytes", "waiting_for"}),
-    "BrowseResult": frozenset({"total_chars", "size_bytes"}),
+    # whether a page had loaded by then is a matter of time
+    "BrowseResult": frozenset({"total_chars", "size_bytes", "complete"}),
+    "InteractResult": frozenset({"complete"}),
+    "ScreenshotResult": frozenset({"path", "size_bytes", "image"}),  # pictures differ in single pixels
     "ListedCommand": frozenset({"seconds", "output_bytes", "waiting_for", "process_count", "processes"}),
     "ProcessesResult": frozenset({"sampled_seconds", "memory_bytes", "pids"}),
     "PlaceUsage": frozenset({"free_bytes"}),

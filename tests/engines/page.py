@@ -49,7 +49,11 @@ def page() -> str:
     tried = [each.name for each in shown if results[each.name]["parts"]]
     rows += ["\n### Tests, by what they are about\n\n", f"| | {' | '.join(tried)} |\n|---{'|---' * len(tried)}|\n"]
     rows += [f"| {part} | {' | '.join(_passed(results[name]['parts'].get(part)) for name in tried)} |\n" for part in PARTS]
-    reasons = [f"- `{name}`, `{test}`: {reason}\n" for name in tried for test, reason in EXCUSED.get(name, {}).items()]
+    reasons = [
+        f"- `{name}`, `{test.replace('::', ', ')}`: {reason}\n"
+        for name in tried
+        for test, reason in EXCUSED.get(name, {}).items()
+    ]
     if reasons:
         rows += ["\nTests that may fail there, and why:\n\n", *reasons]
     return before + _BEGIN + "".join(rows) + _END + after.partition(_END)[2]

@@ -325,7 +325,8 @@ def test_c15_only_task_agent_and_limits_are_taken_unasked() -> None:
         assert AgentOptions(**options).unasked_for({name: value}) == [], "the user's own option is not asked about"
     assert {"apply", "local", "history", "pull", "keep"} <= set(asked)
     limits = {"max_iterations", "max_cost", "max_seconds", "max_tokens", "memory", "cpus"}
-    assert limits | {"task", "agent", "language", "approve", "agents_md", "record_changes"} == HARMLESS, "any other is asked about"
+    others = {"task", "agent", "language", "approve", "agents_md", "record_changes", "image_why"}
+    assert limits | others == HARMLESS, "any other is asked about"
 
 
 def test_the_key_is_ones_own_alone(tmp_path: Path) -> None:

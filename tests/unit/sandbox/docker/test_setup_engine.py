@@ -155,13 +155,20 @@ def test_an_engine_that_was_named_is_never_replaced(tmp_path: Path, monkeypatch:
     assert said == []
 
 
-def test_an_engine_over_ssh_is_refused_with_the_way_to_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_over_ssh_that_does_not_answer_is_named_with_what_ssh_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\necho 'Host key verification failed.' >&2\nexit 255\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("DOCKER_HOST", "ssh://someone@example.com")
     with pytest.raises(SandboxError) as caught:
         engine.connect()
-    assert caught.value.code is ErrorCode.invalid_configuration
+    assert caught.value.code is ErrorCode.engine_unavailable
     assert "ssh://someone@example.com" in caught.value.message
-    assert "ssh -nNT -L" in caught.value.hint
+    assert "Host key verification failed" in caught.value.message
+    assert "`ssh`" in caught.value.hint
 
 
 def test_a_forbidden_socket() -> None:
