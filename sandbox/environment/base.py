@@ -432,12 +432,17 @@ def invalid_arguments(kind: type[op.Request], error: ValidationError, masked: Ca
 
 def _problem(kind: type[op.Request], error: Any, schema: Mapping[str, Any], masked: Callable[[str], str]) -> str:
     name = str(error["loc"][0]) if error["loc"] else "arguments"
+    value = error.get("input")
+    shown = masked(value) if isinstance(value, str) else value
+    if len(error["loc"]) > 1:
+        place = [name, *(masked(part) if isinstance(part, str) else part for part in error["loc"][1:])]
+        words = argument_words.nested(error["type"], place, shown, schema)
+        return words or argument_words.wrong(name, shown, schema)
     if error["type"] == "missing":
         return argument_words.missing(kind.operation, [name], schema)
     if error["type"] == "extra_forbidden":
         return argument_words.unknown(kind.operation, name, schema)
-    value = error.get("input")
-    return argument_words.wrong(name, masked(value) if isinstance(value, str) else value, schema)
+    return argument_words.wrong(name, shown, schema)
 
 
 def _invalid(action: ActionLike, message: str) -> Failure[Any]:

@@ -14,6 +14,7 @@ from sandbox import operations as op
 from sandbox.argument_types import check_types
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.messages import arguments as argument_words
 from sandbox.pipe.watching import CancelToken, Watch
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ def raise_if_wrong_call(request: type[op.Request], error: ValidationError) -> No
     name = request.operation
     for problem in problems:
         option = str(problem["loc"][0])
+        if len(problem["loc"]) > 1:
+            if words := _nested(request, problem):
+                raise TypeError(f"{name}(): {words}.")
+            continue
         if problem["type"] == "extra_forbidden":
             raise _unknown_option(name, option)
         if problem["type"] == "missing":
@@ -113,6 +118,14 @@ def _unknown_option(operation: str, option: str) -> TypeError:
     close = get_close_matches(option, known, n=1)
     meant = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
     return TypeError(f"{operation}() has no option {option!r}. {meant}")
+
+
+def _nested(request: type[op.Request], problem: Any) -> str | None:
+    """Return the sentence on a field within an argument that is missing, unknown, or none of the values it may have."""
+    kind, place, given = problem["type"], problem["loc"], problem["input"]
+    if kind in ("missing", "extra_forbidden") or (kind == "literal_error" and _is_of_wrong_type(problem)):
+        return argument_words.nested(kind, place, given, op.schema_of(request))
+    return None
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sandbox.text.wording import value_text
@@ -72,11 +72,78 @@ def unknown(tool: str, name: str, schema: Schema) -> str:
 
 def wrong(name: str, value: Any, schema: Schema) -> str:
     """Return the sentence for an invalid value of the argument ``name``."""
-    own = _property(schema, name)
+    return _wrong(name, value, _property(schema, name))
+
+
+def _wrong(path: str, value: Any, own: Schema) -> str:
     about = "" if "enum" in own else str(own.get("description") or "")
-    return f"{name} must be {kind_of(own)}, not {value_text(value, VALUE_CHARS)}" + (
+    return f"{path} must be {kind_of(own)}, not {value_text(value, VALUE_CHARS)}" + (
         f" ({about.rstrip('.')})" if about else ""
     )
+
+
+def nested(problem: str, place: Sequence[int | str], value: Any, schema: Schema) -> str | None:
+    """Return the sentence for a ``problem`` (pydantic's type of it) within an argument: "steps[0] has no field 'ref': ...".
+
+    None where the schema does not say what belongs at ``place``, as for the branches of a union.
+    """
+    if problem in ("missing", "extra_forbidden"):
+        *outer, last = place
+        owner = _schema_at(outer, schema)
+        if owner is None:
+            return None
+        path, name = path_of(outer), str(last)[:VALUE_CHARS]
+        return missing(path, [name], owner) if problem == "missing" else _unknown_field(path, name, owner)
+    own = _schema_at(place, schema)
+    return None if own is None else _wrong(path_of(place), value, own)
+
+
+def path_of(place: Sequence[int | str]) -> str:
+    """Return where a value is within the arguments: "steps[0].action", "env['a b']"."""
+    first, *inner = place
+    return str(first) + "".join(map(_step_of, inner))
+
+
+def _step_of(part: int | str) -> str:
+    if isinstance(part, str) and part.isidentifier() and len(part) <= VALUE_CHARS:
+        return f".{part}"
+    return f"[{part if isinstance(part, int) else repr(part[:VALUE_CHARS])}]"
+
+
+def _unknown_field(path: str, name: str, owner: Schema) -> str:
+    known = [str(field) for field in owner.get("properties") or ()]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"{path} has no field {name!r}: it has {', '.join(known)}{meant}"
+
+
+def _schema_at(place: Sequence[int | str], schema: Schema) -> Schema | None:
+    found: Any = schema
+    for part in place:
+        if not isinstance(found, Mapping):
+            return None
+        fields = found.get("properties")
+        if isinstance(part, int):
+            found = found.get("items")
+        elif isinstance(fields, Mapping) and part in fields:
+            found = fields[part]
+        else:
+            found = None if part == "[key]" else found.get("additionalProperties")
+        found = _only_kind(found, schema)
+    return found if isinstance(found, Mapping) else None
+
+
+def _only_kind(found: Any, root: Schema) -> Any:
+    """Return the schema that ``found`` refers to, or what it may be besides null. None if it may be several kinds."""
+    if isinstance(found, Mapping) and isinstance(found.get("anyOf"), list):
+        kinds = [kind for kind in found["anyOf"] if not (isinstance(kind, Mapping) and kind.get("type") == "null")]
+        if len(kinds) != 1 or not isinstance(kinds[0], Mapping):
+            return None
+        found = {**{name: value for name, value in found.items() if name != "anyOf"}, **kinds[0]}
+    reference = found.get("$ref") if isinstance(found, Mapping) else None
+    if isinstance(reference, str):
+        return (root.get("$defs") or {}).get(reference.removeprefix("#/$defs/"))
+    return found
 
 
 def _property(schema: Schema, name: str) -> Schema:

@@ -83,6 +83,18 @@ def _any(env: Any) -> Any:
         (lambda env: _any(WrappedEnvironment(env)).perform({"path": "a"}), "perform(): request must be a Request"),
         (lambda env: _any(ReadOnlyEnvironment(env)).perform("read"), "perform(): request must be a Request"),
         (lambda env: _any(OwnSessions(env, "a", "b")).perform("read"), "perform(): request must be a Request"),
+        (
+            lambda env: env.browse_interact([{"action": "click", "ref": "e1"}]),
+            "browse_interact(): steps[0] has no field 'ref': it has action, target, value.",
+        ),
+        (
+            lambda env: env.browse_interact([{"action": "back"}, {"target": "e1"}]),
+            "browse_interact(): steps[1] needs action (What to do).",
+        ),
+        (
+            lambda env: env.browse_interact({"action": ["tap"]}),
+            "browse_interact(): steps[0].action must be one of 'goto', 'back', 'click',",
+        ),
         (lambda env: env.perform(Read.model_validate({"path": "a"}), {}), "perform(): watch must be a Watch or None, not dict."),
     ],
 )
@@ -132,6 +144,44 @@ def test_what_a_model_asks_for_is_answered_with_envelopes(fake: FakeEnvironment)
     assert fake.execute("read", {"path": "a", "start": 1}).to_dict()["code"] == "invalid_arguments"
     assert fake.execute_action(SandboxAction("read"), {"path": 5})["code"] == "invalid_arguments"
     assert WrappedEnvironment(fake).execute("read", {"path": 5}).to_dict()["code"] == "invalid_arguments"
+
+
+@pytest.mark.parametrize(
+    ("operation", "args", "words"),
+    [
+        (
+            "browse_interact",
+            {"steps": [{"action": "click", "ref": "e1"}]},
+            "steps[0] has no field 'ref': it has action, target, value.",
+        ),
+        (
+            "browse_interact",
+            {"steps": [{"action": "click", "targt": "e1"}]},
+            "steps[0] has no field 'targt': it has action, target, value; did you mean target?.",
+        ),
+        (
+            "browse_interact",
+            {"steps": {"type": "click"}},
+            "steps[0] needs action (What to do); steps[0] has no field 'type': it has action, target, value.",
+        ),
+        (
+            "browse_interact",
+            {"steps": {"action": "tap"}},
+            (
+                "steps[0].action must be one of 'goto', 'back', 'click', 'fill', 'type', 'select', 'press', 'scroll', 'hover', "
+                "'wait', 'evaluate', 'upload', 'download', 'tab', 'close_tab', 'dialog', not 'tap'."
+            ),
+        ),
+        ("browse_interact", {"steps": ["click"]}, "steps[0] must be an object, not 'click' (One step in a page)."),
+        ("run", {"argv": ["ls", 5]}, "argv[1] must be a text, not 5."),
+        ("run", {"command": "ls", "env": {"A b": 5}}, "env['A b'] must be a text, not 5."),
+    ],
+)
+def test_a_mistake_within_an_argument_is_told_by_its_path(
+    fake: FakeEnvironment, operation: str, args: dict[str, Any], words: str
+) -> None:
+    answer = fake.execute(operation, args).to_dict()
+    assert (answer["code"], answer["error"]) == ("invalid_arguments", words)
 
 
 def test_a_forgotten_start_and_a_call_after_the_end_are_raised() -> None:
