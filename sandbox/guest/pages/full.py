@@ -201,7 +201,7 @@ def _checked(check: Any) -> Any:
 
 
 def _fault_of(call: StateCall, answer: dict[str, Any], check: Any, url: str) -> Fault:
-    """Return the fault that the driver reports, with the result as far as there is one."""
+    """Return the fault that the driver reports, with the result as far as there is one. Raises Fault if it cannot be used."""
     from .browse import own_server, refusal_of
 
     code, reported, result = answer["fault"], answer.get("fields"), answer.get("result")
@@ -226,12 +226,7 @@ def _fault_of(call: StateCall, answer: dict[str, Any], check: Any, url: str) -> 
         else:
             fields["problem"] = _network_words(str(fields.get("problem")))
             fields |= own_server(call, asked)
-    known = None
-    if isinstance(result, dict):
-        try:
-            known = _checked(lambda: check(result))
-        except Fault as unusable:
-            return unusable
+    known = _checked(lambda: check(result)) if isinstance(result, dict) else None
     effects = "partial" if isinstance(known, dict) and known.get("steps") else "none"
     return Fault(code, result=known, effects=effects, **fields)
 

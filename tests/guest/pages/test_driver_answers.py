@@ -9,6 +9,7 @@ import pytest
 
 from sandbox.guest.pages.browser import _parse
 from sandbox.guest.pages.full import _fault_of, _interact_result, _page_result
+from sandbox.guest.protocol.faults import Fault
 
 
 @pytest.mark.parametrize(
@@ -21,13 +22,17 @@ from sandbox.guest.pages.full import _fault_of, _interact_result, _page_result
 )
 def test_forged_faults(answer: dict[str, Any]) -> None:
     call: Any = SimpleNamespace(args={})
-    assert _fault_of(call, answer, _interact_result, "").code == "browser_failed"
+    with pytest.raises(Fault) as raised:
+        raise _fault_of(call, answer, _interact_result, "")
+    assert raised.value.code == "browser_failed"
 
 
 def test_a_fault_without_an_address() -> None:
     call: Any = SimpleNamespace(args={})
     answer = {"fault": "script_failed", "fields": {}, "result": {}}
-    assert _fault_of(call, answer, lambda found: _page_result(found, {"url": ""}), "").code == "browser_failed"
+    with pytest.raises(Fault) as raised:
+        raise _fault_of(call, answer, lambda found: _page_result(found, {"url": ""}), "")
+    assert raised.value.code == "browser_failed"
 
 
 @pytest.mark.parametrize("word", [b"NaN", b"Infinity", b"-Infinity"])
