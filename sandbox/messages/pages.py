@@ -134,6 +134,10 @@ _USES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         "Give a name as in Enter, Tab, Escape, ArrowDown or Control+A, or one character.",
     ),
     "first_page": lambda _: ("There is no page before this one in the tab.", "Open a page with a goto step."),
+    "no_page": lambda _: (
+        "No page is open in the browser.",
+        "Open one first: browse with browser=true, or a goto step of browse_interact.",
+    ),
     "no_dialog": lambda _: ("No dialog is open.", "Go on with the next step; alerts are accepted automatically."),
     "no_tab": lambda f: (
         f"There is no tab {f.get('tab')!r}.",

@@ -247,9 +247,13 @@ class Lines(Output):
         return self._taken.popleft() if self._taken else None
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(line)
+        answer = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return {}
     return answer if isinstance(answer, dict) else {}

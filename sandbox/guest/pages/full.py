@@ -201,11 +201,11 @@ def _checked(check: Any) -> Any:
 
 
 def _fault_of(call: StateCall, answer: dict[str, Any], check: Any, url: str) -> Fault:
-    """Return the fault that the driver reports, with the result as far as there is one."""
+    """Return the fault that the driver reports, with the result as far as there is one. Raises Fault if it cannot be used."""
     from .browse import own_server, refusal_of
 
     code, reported, result = answer["fault"], answer.get("fields"), answer.get("result")
-    if code not in FAULTS or not isinstance(reported, dict):
+    if not isinstance(code, str) or code not in FAULTS or not isinstance(reported, dict):
         return _unusable("it is no known fault")
     fields: dict[str, Any] = {"browser": True}
     for name in TEXTS:
@@ -226,7 +226,7 @@ def _fault_of(call: StateCall, answer: dict[str, Any], check: Any, url: str) -> 
         else:
             fields["problem"] = _network_words(str(fields.get("problem")))
             fields |= own_server(call, asked)
-    known = check(result) if isinstance(result, dict) else None
+    known = _checked(lambda: check(result)) if isinstance(result, dict) else None
     effects = "partial" if isinstance(known, dict) and known.get("steps") else "none"
     return Fault(code, result=known, effects=effects, **fields)
 

@@ -98,6 +98,7 @@ class Session:
         self._folder = folder
         self._tabs: dict[str, Tab] = {}
         self._count = 0
+        self._visited = False  # whether any page was asked for
         self._current: Tab | None = None
         self.tools = DevTools(chromium.read_fd, chromium.write_fd, self._on_event)
         self.downloads = Downloads(self.tools, os.path.join(folder, "downloads"))
@@ -278,7 +279,7 @@ class Session:
         tab.loaded, tab.dialog_count, tab.unreachable = False, 0, False
         tab.drop_pending()
         tab.redirects, tab.status, tab.refused, tab.error, tab.bytes, tab.too_large = [], None, False, "", 0, False
-        tab.requested = url
+        tab.requested, self._visited = url, True
         self.downloads.forget()
         try:
             answer = tab.call("Page.navigate", {"url": url}, deadline=deadline)
@@ -414,7 +415,15 @@ class Session:
             }
         return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "steps": done}}
 
+    def _require_page(self) -> None:
+        """Raise StepError if no page was ever asked for: the empty first tab is nothing to look at."""
+        if not self._visited and self.tab.dialog is None:
+            raise StepError("element_not_usable", problem="no_page")
+
     def _one_step(self, step: Fields, deadline: float) -> Fields:
+        by_url = step.get("action") == "download" and str(step.get("target")).startswith(("http://", "https://"))
+        if step.get("action") not in ("goto", "tab", "close_tab") and not by_url:
+            self._require_page()
         tab = self.tab
         lines = self._outline_lines(tab, deadline) if step.get("action") not in ("goto", "tab", "close_tab") else []
         url, tabs, dialogs, messages = tab.url, set(self._tabs), tab.dialog_count, tab.console_count
@@ -447,6 +456,7 @@ class Session:
         return {**told, "action": step.get("action"), "changes": [each[:CHANGE_CHARS] for each in changes]}
 
     def _screenshot(self, request: Fields, deadline: float) -> Fields:
+        self._require_page()
         tab = self.tab
         if tab.dialog is not None:
             raise StepError("dialog_open", **tab.dialog)
