@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import socket
 import subprocess
+import tempfile
 import threading
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from docker.transport.unixconn import UnixHTTPConnection, UnixHTTPConnectionPool
 
@@ -31,49 +33,50 @@ def command(address: str) -> list[str]:
     """
     try:
         parts = urlsplit(address)
-        host, port = parts.hostname, parts.port
+        host, port = _host(parts.netloc), parts.port
+        name = unquote(parts.username or "", errors="strict")
     except ValueError:
-        host, port = None, None
-    if not host or parts.password is not None or parts.query or parts.fragment:
+        host, port, name = "", None, ""
+    if not host or not name.isprintable() or parts.password is not None or parts.query or parts.fragment:
         raise SandboxError(
             ErrorCode.invalid_configuration,
             f"{address!r} does not name an engine over ssh.",
             "Use ssh://USER@HOST, with :PORT or /PATH/OF/THE/SOCKET behind it if they are not the usual ones; keys belong into "
             "the configuration of ssh.",
         )
-    user = ["-l", parts.username] if parts.username else []
+    user = ["-l", name] if name else []
     named = ["-p", str(port)] if port else []
     there = ["--host", f"unix://{parts.path}"] if parts.path.strip("/") else []
     options = ["-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_SECONDS}"]
     return ["ssh", *options, *user, *named, "--", host, *map(_quoted, ["docker", *there, "system", "dial-stdio"])]
 
 
+def _host(netloc: str) -> str:
+    """Return the host as it was written: names in ssh's configuration have a case, and ``hostname`` has not."""
+    place = netloc.rpartition("@")[2]
+    return place[1:].partition("]")[0] if place.startswith("[") else place.partition(":")[0]
+
+
 def dial(address: str) -> socket.socket:
     """Return a new connection to the engine. It ends with its ssh, and its ssh with it. Raises OSError, SandboxError."""
-    return _dial(address)[0]
+    return _dial(address, subprocess.DEVNULL)[0]
 
 
-def _dial(address: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _dial(address: str, stderr: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     ours, theirs = socket.socketpair()
     with theirs:
         try:
             # In a session of its own: Ctrl-C is for this process, which ends the connection when it has tidied up.
             process = subprocess.Popen(
-                command(address), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.PIPE, start_new_session=True
+                command(address), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr, start_new_session=True
             )
         except BaseException:
             ours.close()
             raise
     with _lock:
-        _running[:] = [each for each in _running if each.poll() is None or _let_go(each)]
+        _running[:] = [each for each in _running if each.poll() is None]
         _running.append(process)
     return ours, process
-
-
-def _let_go(process: subprocess.Popen[bytes]) -> bool:
-    if process.stderr is not None:
-        process.stderr.close()
-    return False
 
 
 def _end_all() -> None:
@@ -83,7 +86,6 @@ def _end_all() -> None:
             if process.poll() is None:
                 process.terminate()
                 process.wait(_END_SECONDS)
-        _let_go(process)
 
 
 # What tidies up over such connections is registered later, and so is called before.
@@ -92,7 +94,13 @@ atexit.register(_end_all)
 
 def explain(address: str) -> str:
     """Return what ssh says if it cannot reach the engine, "" if it can, or says nothing."""
-    ours, process = _dial(address)
+    # A file, since ssh would wait for a reader of a pipe that is full.
+    with tempfile.TemporaryFile() as words:
+        return _explained(address, words.fileno())
+
+
+def _explained(address: str, words: int) -> str:
+    ours, process = _dial(address, words)
     with ours:
         ours.settimeout(_CONNECT_SECONDS + 1)
         with contextlib.suppress(OSError):
@@ -101,7 +109,7 @@ def explain(address: str) -> str:
                 return ""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_SECONDS)
-        said = process.stderr.read(_LAST_WORDS_BYTES) if process.stderr is not None else b""
+        said = os.pread(words, _LAST_WORDS_BYTES, max(0, os.fstat(words).st_size - _LAST_WORDS_BYTES))
         lines = said.decode("utf-8", "backslashreplace").strip().splitlines()
         return lines[-1] if lines else f"ssh ended with {process.returncode}"
     return ""

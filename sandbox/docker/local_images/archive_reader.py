@@ -1,6 +1,7 @@
 """Read the archive of an image, in the format of ``docker save``, which anybody may have written. Nothing of it is unpacked.
 
-Everything is bounded before it is read: bytes by the limit of the caller, headers by ``_MOST_READ``, members and layers by number.
+Everything is bounded before it is read: bytes by the limit of the caller, headers by ``_MOST_HEADERS``, members and layers
+by number.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ _MOST_JSON = 4 << 20
 _MOST_MEMBERS = 10_000
 _MOST_FILES = 2_000_000
 _MOST_READ = 1 << 20
-"""A header of a tar may say that a name has any number of bytes, and tarfile would read them all at once."""
+_MOST_HEADERS = 64 << 10
+"""Bytes of all headers of one member. A header may say that a name has any number of bytes, and tarfile would read
+them all at once."""
+_MOST_NAMES = 4 << 20
+"""Characters of all names of the outer archive, which are kept."""
 _CHUNK = 1 << 20
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _GZIP = b"\x1f\x8b"
@@ -72,6 +77,7 @@ class ArchiveReader:
 
     def _members(self) -> dict[str, tarfile.TarInfo]:
         members: dict[str, tarfile.TarInfo] = {}
+        kept = 0
         with self._tar() as tar:
             for count, member in enumerate(_each(tar)):
                 name = _normal(member.name)
@@ -81,6 +87,10 @@ class ArchiveReader:
                     raise unsafe(f"it has {value_text(name)} twice")
                 if member.issparse() or member.size < 0:
                     raise unsafe(f"{value_text(name)} is not a plain file")
+                kept += len(member.name) + len(member.linkname) + len(member.uname) + len(member.gname)
+                if kept > _MOST_NAMES:
+                    raise unsafe(f"the names of its members have more than {_MOST_NAMES} characters")
+                member.pax_headers = {}  # tarfile has applied them, and a dict of small ones is many times their bytes
                 members[name] = member
         return members
 
@@ -172,15 +182,35 @@ class ArchiveReader:
                     yield name, self._sizes[name], _exactly(content, self._sizes[name])
 
 
-class _Bounded(io.RawIOBase):
-    """A file that raises for one read of too much, and for a place behind the most bytes."""
+class _Source(io.RawIOBase):
+    """A file of a tar that raises for one read of too much, and for headers of one member that are too long."""
+
+    _headers_left: int | None = _MOST_HEADERS  # tarfile reads the first member when it opens the file
+
+    def expect_headers(self) -> None:
+        """Count what is read as the headers of one member, until ``expect_content``."""
+        self._headers_left = _MOST_HEADERS
+
+    def expect_content(self) -> None:
+        """Bound each read, and not what they read together."""
+        self._headers_left = None
+
+    def _check_read(self, count: int, what: str) -> None:
+        left = self._headers_left
+        if count < 0 or count > (_MOST_READ if left is None else left):
+            raise unsafe(f"{what} has a header that is too long")
+        if left is not None:
+            self._headers_left = left - count
+
+
+class _Bounded(_Source):
+    """A file that raises for a place behind the most bytes as well."""
 
     def __init__(self, source: BinaryIO, most_bytes: int) -> None:
         self._source, self._most = source, most_bytes
 
     def read(self, count: int = -1, /) -> bytes:
-        if count < 0 or count > _MOST_READ:
-            raise unsafe("it has a header that is too long")
+        self._check_read(count, "it")
         found = self._source.read(count)
         self._check(self._source.tell())
         return found
@@ -201,7 +231,7 @@ class _Bounded(io.RawIOBase):
             raise too_large(self._most)
 
 
-class _Hashed(io.RawIOBase):
+class _Hashed(_Source):
     """A file that is read once, forward, and hashed: ``seek`` goes forward by reading."""
 
     def __init__(self, source: BinaryIO, most_bytes: int) -> None:
@@ -210,8 +240,7 @@ class _Hashed(io.RawIOBase):
         self.count = 0
 
     def read(self, count: int = -1, /) -> bytes:
-        if count < 0 or count > _MOST_READ:
-            raise unsafe("a layer has a header that is too long")
+        self._check_read(count, "a layer")
         return self._take(count)
 
     def _take(self, count: int) -> bytes:
@@ -269,9 +298,19 @@ def _unpacked(source: BinaryIO) -> BinaryIO:
 
 
 def _each(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members one after another; those before are forgotten, which may be millions."""
-    while (member := tar.next()) is not None:
+    """Yield the members one after another; those before are forgotten, which may be millions, and so are global headers.
+
+    Engines do not apply global headers to the members behind them.
+    """
+    source = cast("_Source", tar.fileobj)
+    while True:
+        source.expect_headers()
+        member = tar.next()
+        source.expect_content()
+        if member is None:
+            return
         tar.members = []  # type: ignore[attr-defined]
+        tar.pax_headers.clear()
         yield member
 
 

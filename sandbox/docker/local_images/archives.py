@@ -8,6 +8,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
@@ -170,20 +171,26 @@ def _member(name: str, count: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
-        with path.open("rb") as file:
-            if not file.seekable():
-                raise unsafe("it is not a file that can be read twice")
-            yield file
-    except IsADirectoryError:
-        raise unsafe("it is a folder") from None
+        # A named pipe would wait for a writer, for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise SandboxError(
             ErrorCode.path_not_found, f"There is no file {value_text(str(path), 300)}.", "Name what `gamebox image export` wrote."
         ) from None
-    except PermissionError as error:
+    except OSError as error:
         raise SandboxError(
             ErrorCode.io_error, f"{value_text(str(path), 300)} cannot be read: {error.strerror}.", "Name a file that you may read."
         ) from error
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(kind):
+            raise unsafe("it is a folder")
+        if not stat.S_ISREG(kind):
+            raise unsafe("it is not a file that can be read twice")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(descriptor)
 
 
 def _check_platform(client: docker.DockerClient, config: dict[str, object]) -> None:

@@ -141,7 +141,7 @@ def test_the_command_of_ssh() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("address", ["ssh://", "ssh://me:secret@example.com", "ssh://example.com:x", "ssh://example.com?a=b"])
+@pytest.mark.parametrize("address", ["ssh://", "ssh://me:secret@example.com", "ssh://example.com:x", "ssh://example.com?a=b", "ssh://a%00@example.com"])
 def test_an_address_that_ssh_cannot_use(address: str) -> None:
     with pytest.raises(SandboxError) as raised:
         over_ssh.command(address)
@@ -150,7 +150,17 @@ def test_an_address_that_ssh_cannot_use(address: str) -> None:
 
 def test_a_host_is_never_an_option() -> None:
     argv = over_ssh.command("ssh://-oProxyCommand=x")
-    assert argv.index("--") < argv.index("-oproxycommand=x")
+    assert argv.index("--") < argv.index("-oProxyCommand=x")
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "user"),
+    [("ssh://BuildBox", "BuildBox", None), ("ssh://a%40b@Box:22", "Box", "a@b"), ("ssh://me@[FE80::1]:22", "FE80::1", "me")],
+)
+def test_names_reach_ssh_as_they_are_meant(address: str, host: str, user: str | None) -> None:
+    argv = over_ssh.command(address)
+    assert argv[argv.index("--") + 1] == host
+    assert (argv[argv.index("-l") + 1] if "-l" in argv else None) == user
 
 
 def _ssh(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +176,18 @@ def test_what_ssh_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.Monke
         connect(address="ssh://me@example.com")
     assert raised.value.code is ErrorCode.engine_unavailable
     assert "Permission denied (publickey)" in raised.value.message
+
+
+_MUCH = "head -c 300000 /dev/zero | tr '\\0' x >&2; echo >&2"
+
+
+def test_an_ssh_that_says_much_is_not_blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ssh(tmp_path, f"{_MUCH}; echo 'refused at last' >&2; exit 255", monkeypatch)
+    assert over_ssh.explain("ssh://example.com") == "refused at last"
+    _ssh(tmp_path, f"{_MUCH}; echo answer", monkeypatch)
+    with over_ssh.dial("ssh://example.com") as connection:
+        connection.settimeout(20)
+        assert connection.recv(6) == b"answer"
 
 
 def test_an_engine_behind_ssh(client: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from sandbox import SandboxError
 from sandbox.docker.images.manifests import MOST_CHARS, read_manifest
-from sandbox.docker.local_images.archive_reader import ArchiveReader
+from sandbox.docker.local_images.archive_reader import ArchiveReader, _each
 from sandbox.docker.local_images.image_config import clean_config
 from sandbox.docker.local_images.names import importable_name
 from sandbox.errors import ErrorCode
@@ -85,6 +85,22 @@ def test_a_layer_that_is_there_already_is_a_link() -> None:
     assert contents(found) == [LAYER]
 
 
+def test_headers_that_are_read_are_not_kept() -> None:
+    big = bytes(3 << 20)
+    layer = tar({"big": big})
+    outer = pax_headers(tarfile.XGLTYPE, 1, 5000, end=b"") * 5
+    found = read(outer + tar(image(layer)), 16 << 20)
+    assert contents(found) == [layer]
+    with found._tar() as archive:
+        for _ in _each(archive):
+            assert not archive.pax_headers
+
+
+def test_names_of_megabytes_together_are_refused() -> None:
+    with pytest.raises(SandboxError, match="characters"):
+        read(gzip.compress(long_names(100, 60_000)), 16 << 20)
+
+
 def sparse_layer() -> bytes:
     made = member("hole", tarfile.GNUTYPE_SPARSE)
     return made.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
@@ -93,6 +109,24 @@ def sparse_layer() -> bytes:
 def chain_of_long_names() -> bytes:
     header = member("././@LongLink", tarfile.GNUTYPE_LONGNAME, size=8).tobuf(tarfile.GNU_FORMAT)
     return (header + b"name\0".ljust(512, b"\0")) * 4000
+
+
+def long_names(count: int, chars: int) -> bytes:
+    made = b""
+    for number in range(count):
+        made += tarfile.TarInfo(f"{number:04}" + "/x" * (chars // 2)).tobuf(tarfile.GNU_FORMAT)
+    return made + bytes(1024)
+
+
+def pax_headers(kind: bytes, count: int, chars: int, end: bytes = bytes(1024)) -> bytes:
+    """A folder with headers of which each is small."""
+    headers = b""
+    for number in range(count):
+        record = b"comment%d=%s\n" % (number, b"x" * chars)
+        record = b"%d %s" % (len(record) + 1 + len(str(len(record) + 6)), record)
+        header = member("h", kind, size=len(record)).tobuf(tarfile.USTAR_FORMAT)
+        headers += header + record + bytes(-len(record) % 512)
+    return headers + member("x", tarfile.DIRTYPE).tobuf() + end
 
 
 def negative_size() -> bytes:
@@ -128,7 +162,11 @@ REFUSED: dict[str, tuple[Members | bytes, str]] = {
     "an absolute name": ({"/etc/x": b""}, "leads out"),
     "a member twice": (tar({"a": b"1"})[:1024] + tar({"a": b"2"}), "twice"),
     "a name of a gigabyte": (member("././@LongLink", tarfile.GNUTYPE_LONGNAME, size=1 << 30).tobuf() * 2, "too long|more than"),
-    "a chain of long names": (chain_of_long_names(), "damaged|more than"),
+    "a chain of long names": (chain_of_long_names(), "too long"),
+    "a name of 100,000": (long_names(1, 100_000), "header that is too long"),
+    "global headers in a row": (pax_headers(tarfile.XGLTYPE, 20, 5000), "header that is too long"),
+    "a layer with a name of 100,000": (image(long_names(1, 100_000)), "a layer has a header that is too long"),
+    "a layer with headers in a row": (image(pax_headers(tarfile.XHDTYPE, 20, 5000)), "a layer has a header that is too long"),
     "a negative size": (negative_size(), "not a plain file|damaged"),
     "a bomb of nothing": (gzip.compress(bytes(64 << 20)), "no manifest.json"),
     "a bomb in a member": (gzip.compress(tar({"x": bytes(8 << 20), **image()})), "more than"),
