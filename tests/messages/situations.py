@@ -118,7 +118,7 @@ def _binary(env: Environment) -> None:
 
 
 def _filled(env: Environment) -> None:
-    env.run("for i in $(seq 200); do head -c 4M /dev/zero > fill$i || exit 0; done", session=None)
+    env.run("for i in $(seq 200); do head -c 7M /dev/zero > fill$i || exit 0; done", session=None)
     env.run("head -c 8M /dev/zero > more; true", session=None)
     env.list(".")
 
@@ -149,15 +149,15 @@ def _growing_log(env: Environment) -> Mapping[str, Any]:
     # So large, and written by so many, that the log has grown between its reading and its replacing. A guest that has slept would
     # still have a processor for some milliseconds before the writers (seen once on a busy machine): its threads are slowed down.
     assert isinstance(env, DockerEnvironment)
-    env.run("(echo WRONG; head -c 4M /dev/zero | tr '\\0' x; echo) > app.log", session=None).unwrap()
+    env.run("(echo WRONG; head -c 7M /dev/zero | tr '\\0' x; echo) > app.log", session=None).unwrap()
     before = env.stat("app.log").unwrap().size_bytes
-    writers = "for n in 1 2 3 4 5 6 7 8; do while echo request; do :; done >> app.log & done; wait"
+    writers = "for n in $(seq 16); do while echo request; do :; done >> app.log & done; wait"
     ident = env.run(writers, background=True).unwrap().id
     until(lambda: env.stat("app.log").unwrap().size_bytes > before)
     guest = connect().api.inspect_container(env.container_id)["State"]["Pid"]
     for thread in Path(f"/proc/{guest}/task").iterdir():
         with suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, int(thread.name), 10)
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
     return {"id": ident}
 
 
@@ -650,7 +650,7 @@ NOTICES = (
     ),
     Situation(
         "disk_fills", ("disk_nearly_full",), "Make the test data.",
-        ("run", {"command": "for i in $(seq 200); do head -c 4M /dev/zero > fill$i || exit 0; done", "timeout_seconds": 20}),
+        ("run", {"command": "for i in $(seq 200); do head -c 7M /dev/zero > fill$i || exit 0; done", "timeout_seconds": 20}),
         "Delete what is not needed before more is written.", "Writing more.", place="small",
     ),
     Situation(
