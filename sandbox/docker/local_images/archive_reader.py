@@ -310,7 +310,7 @@ def _each(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         if member is None:
             return
         tar.members = []  # type: ignore[attr-defined]
-        tar.pax_headers.clear()
+        tar.pax_headers = {}
         yield member
 
 
