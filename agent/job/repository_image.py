@@ -55,7 +55,7 @@ def check_devcontainer(image: str | None, *, local: bool, sandbox: Mapping[str, 
 
 
 def devcontainer_note(repo: Path | None, sandbox: Mapping[str, Any]) -> str:
-    """Return one line on a devcontainer.json that is not used without --devcontainer; "" if there is none."""
+    """Return one line on a devcontainer.json that is not used without --devcontainer, or "" if it is missing."""
     try:
         path = "" if repo is None or wants_service(sandbox.get("remote")) else find_devcontainer(repo)
     except OSError:
@@ -68,7 +68,7 @@ def follow_devcontainer(copy: Path, options: dict[str, Any]) -> tuple[dict[str, 
     """Return the options of a sandbox with what the devcontainer.json in ``copy`` asks for, and what builds its image.
 
     ``copy`` is a copy of the repository that nobody else changes. Says on standard error what is used and what is not. Raises
-    SandboxError if there is none, or it cannot be followed.
+    SandboxError if it is missing or cannot be followed.
     """
     found = read_devcontainer(copy)
     if found is None:

@@ -55,7 +55,7 @@ class Devcontainer:
 
 
 def find_devcontainer(repo: Path) -> str:
-    """Return the path of the file that counts, "" if there is none: links and pipes do not count. Raises OSError."""
+    """Return the path of the file that counts, or "" without one: links and pipes do not count. Raises OSError."""
     with Folder(repo) as held:
         for path in (".devcontainer/devcontainer.json", ".devcontainer.json"):
             if _is_file(held, path):

@@ -13,7 +13,7 @@ _NOWHERE = "No command text can be run: the image has no shell. Relative paths s
 
 
 def commands_words(shell: object) -> str:
-    """Return a sentence on the shell of commands, by its path as the guest gives it ("" if there is none)."""
+    """Return a sentence on the shell of commands, by its path as the guest gives it ("" without a shell)."""
     if shell == "":
         return _NOWHERE
     return _IN_SH if isinstance(shell, str) and shell.endswith("/sh") else COMMANDS
