@@ -10,6 +10,7 @@ from sandbox.readers import Hint
 from sandbox.text.wording import Wording, one_line, size
 
 Fields = Mapping[str, Any]
+MOST_PAGES = 20  # in one tab within one request: the browser's driver has the same
 
 
 def _not_available(f: Fields) -> Wording:
@@ -176,6 +177,13 @@ def timed_out(f: Fields) -> Wording:
     """Word a page or a step that took too long in the browser."""
     seconds = f.get("seconds")
     allowed = f"{seconds:g} seconds" if isinstance(seconds, int | float) else "its time"
+    pages = f.get("pages")
+    if f.get("closed") and isinstance(pages, int | float) and pages > MOST_PAGES:
+        return Wording(
+            f"The page reloads itself, or opens another in its place, without end ({pages:g} times). Its tab was closed.",
+            "See in the page's code what reloads it; open it again with browse when that is fixed, or open another page.",
+            "browse",
+        )
     if f.get("closed"):
         return Wording(
             f"The page did not answer within {allowed}: a script of it does not end. Its tab was closed.",

@@ -45,6 +45,12 @@ ALLOWED = (
 )
 
 
+def _leave(number: int, _: object) -> None:
+    """End a kept guest, which waits for another host otherwise."""
+    signal.signal(number, signal.SIG_IGN)
+    os._exit(0)
+
+
 class GuestProcess:
     """A guest in a child process, the pipe to it, and what it said. ``kept`` says whether it is to outlive its hosts."""
 
@@ -96,7 +102,7 @@ class GuestProcess:
             sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
             os.closerange(3, 1024)
             leave_measured()
-            signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
+            signal.signal(signal.SIGUSR1, _leave)
             importlib.import_module("sandbox.guest.__main__").main()
         except BaseException as error:  # noqa: BLE001  what the interpreter would do at the end of a program
             sys.excepthook(type(error), error, error.__traceback__)
@@ -315,9 +321,10 @@ class GuestProcess:
         if self.kept:  # it waits for another host
             self.broken = self.broken or deaf
             time.sleep(DEAF_SECONDS)
-            os.kill(self.pid, signal.SIGUSR1)
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
+            if self.kept:  # again and again: one that comes just before a thread begins to wait does not wake it
+                os.kill(self.pid, signal.SIGUSR1)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 break

@@ -118,7 +118,7 @@ def _binary(env: Environment) -> None:
 
 
 def _filled(env: Environment) -> None:
-    env.run("for i in $(seq 200); do head -c 7M /dev/zero > fill$i || exit 0; done", session=None)
+    env.run("for i in $(seq 200); do head -c 4M /dev/zero > fill$i || exit 0; done", session=None)
     env.run("head -c 8M /dev/zero > more; true", session=None)
     env.list(".")
 
@@ -650,7 +650,7 @@ NOTICES = (
     ),
     Situation(
         "disk_fills", ("disk_nearly_full",), "Make the test data.",
-        ("run", {"command": "for i in $(seq 200); do head -c 7M /dev/zero > fill$i || exit 0; done", "timeout_seconds": 20}),
+        ("run", {"command": "for i in $(seq 200); do head -c 4M /dev/zero > fill$i || exit 0; done", "timeout_seconds": 20}),
         "Delete what is not needed before more is written.", "Writing more.", place="small",
     ),
     Situation(

@@ -56,7 +56,7 @@ TEXTS = (
     "type",
     "message",
 )
-NUMBERS = ("redirects", "limit", "seconds")
+NUMBERS = ("redirects", "limit", "seconds", "pages")
 FLAGS = ("refused", "reference", "waited", "crashed", "closed")
 
 

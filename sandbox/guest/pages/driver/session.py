@@ -19,6 +19,7 @@ START_SECONDS = 20.0
 RECOVER_SECONDS = 1.0
 REPLACE_SECONDS = 5.0
 COLLECT_SECONDS = 0.8  # of a request's time, kept to tell what there is when the rest is over
+FEW_PAGES = 3  # that may follow each other, as when a page asks for a login
 CHANGES, CHANGE_CHARS = 30, 300
 SIDE, AREA = 16384, 24_000_000  # of a screenshot, in pixels
 MOST_FILE_BYTES = 16 << 20
@@ -205,8 +206,9 @@ class Session:
             known = None if error.code in UNREACHED else self._what_there_is(request)
             return {"fault": error.code, "fields": error.fields, "result": known}
         except LateError as error:
+            pages = self.tab.pages
             closed = self._recover()
-            fields = {"problem": str(error)[:200], "closed": closed, "crashed": False}
+            fields = {"problem": str(error)[:200], "closed": closed, "pages": pages, "crashed": False}
             return {"fault": "timeout", "fields": fields, "result": self._what_there_is(request)}
         except RefusedError as error:
             if self.tab.crashed:
@@ -233,15 +235,16 @@ class Session:
             return False
         self.tools.send("Page.stopLoading", {}, tab.session)
         self.tools.send("Runtime.terminateExecution", {}, tab.session)
-        too_many, tab.dialog_count = tab.dialog_count > 20, 0
+        restless = tab.restless
+        tab.dialog_count = tab.pages = 0
         try:
             tab.call("Runtime.evaluate", {"expression": "1"}, deadline=time.monotonic() + RECOVER_SECONDS)
         except (LateError, RefusedError):
             self._replace_tab()
             return True
-        if too_many:
+        if restless:
             self._replace_tab()
-        return too_many
+        return restless
 
     def _replace_tab(self) -> None:
         """Close a tab whose page does not answer, and show an empty one in its place."""
@@ -309,12 +312,26 @@ class Session:
         tab = self.tab
         if not request.get("stay") or tab.requested != request["url"]:
             tab.forget()
-            self.navigate(tab, str(request["url"]), deadline)
-            tab = self.tab
+            before, url = tab.url, str(request["url"])
+            self.navigate(tab, url, deadline)
             if self.downloads.refused is not None:
                 return {"result": {"download": self.downloads.refused}}
-        complete = self._settled(tab, deadline)
+            try:
+                complete = self._settled(self.tab, deadline)
+            except LateError:
+                if not self._overtaken(before, url):
+                    raise
+            if self._overtaken(before, url):
+                self._replace_tab()
+                self.navigate(self.tab, url, deadline)
+                complete = self._settled(self.tab, deadline)
+        else:
+            complete = self._settled(tab, deadline)
         return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "complete": complete}}
+
+    def _overtaken(self, before: str, url: str) -> bool:
+        """Return whether the page before, which reloads itself again and again, took the place of the one at ``url``."""
+        return self.tab.pages > FEW_PAGES and self.tab.url == before != url
 
     def _settled(self, tab: Tab, deadline: float) -> bool:
         try:
@@ -322,8 +339,8 @@ class Session:
         except LateError:
             tab.call("Runtime.evaluate", {"expression": "1"}, deadline=time.monotonic() + RECOVER_SECONDS)
             return False  # it answers: what it loads does not
-        if tab.dialog_count > 20:
-            raise LateError("the page shows dialogs without end")
+        if tab.restless:
+            raise LateError("the page shows dialogs, or loads others in its place, without end")
         if tab.crashed:
             raise RefusedError("the page crashed")
         return not tab.too_large
@@ -407,7 +424,7 @@ class Session:
             state = self._what_there_is(request) or {}
             return {"fault": error.code, "fields": error.fields, "result": {**state, "steps": done}}
         except LateError as error:
-            fields = {"problem": str(error)[:200], "closed": self._recover()}
+            fields = {"problem": str(error)[:200], "pages": self.tab.pages, "closed": self._recover()}
             return {
                 "fault": "timeout",
                 "fields": fields,

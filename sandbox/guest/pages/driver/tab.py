@@ -11,6 +11,7 @@ from .devtools import DevTools, LateError, RefusedError
 MOST_MESSAGES = 50  # of the console, for one request
 MOST_FAILED = 50  # requests of a page
 MOST_DIALOGS = 20
+MOST_PAGES = 20  # that follow each other within one request: as many as redirects of a server
 MOST_PENDING = 2000
 PAGE_BYTES = 64 << 20  # of one page with all that it loads, as the browser holds them
 MESSAGE_CHARS, URL_CHARS = 1000, 2048
@@ -59,6 +60,7 @@ class Tab:
         self.failed_count = 0
         self.dialogs: list[dict[str, str]] = []
         self.dialog_count = 0
+        self.pages = 0
 
     def prepare(self) -> None:
         """Have the tab report what it does, and let its page begin."""
@@ -87,6 +89,7 @@ class Tab:
         frame = values.get("frame") or {}
         if frame.get("parentId"):
             return
+        self.pages += 1
         self.frame = str(frame.get("id") or "")
         self.unreachable = bool(frame.get("unreachableUrl"))
         self.url = (str(frame.get("unreachableUrl") or "") or str(frame.get("url") or ""))[:URL_CHARS]
@@ -222,8 +225,13 @@ class Tab:
     # --- calls -------------------------------------------------------------------------------------------------------------
 
     def blocked(self) -> bool:
-        """Return whether the page cannot answer: it shows a dialog, has crashed, or shows alerts without end."""
-        return self.dialog is not None or self.crashed or self.dialog_count > MOST_DIALOGS
+        """Return whether the page cannot answer: it shows a dialog, has crashed, or does not rest."""
+        return self.dialog is not None or self.crashed or self.restless
+
+    @property
+    def restless(self) -> bool:
+        """Whether the page shows alerts, or loads another page in its place, without end."""
+        return self.dialog_count > MOST_DIALOGS or self.pages > MOST_PAGES
 
     def call(self, method: str, parameters: dict[str, Any] | None = None, *, deadline: float) -> dict[str, Any]:
         """Call a method of this tab. Raises LateError (also when a dialog opens meanwhile) and RefusedError."""
@@ -251,8 +259,10 @@ class Tab:
             try:
                 return self._call_on({"executionContextId": context}, function, arguments, deadline, by_value)
             except RefusedError as error:
-                if attempt == 3 or "context" not in str(error).lower():
+                if "context" not in str(error).lower():
                     raise
+                if attempt == 3:
+                    raise LateError("the page is replaced again and again") from None
                 self._context = None  # the page was replaced meanwhile
         raise AssertionError
 
