@@ -323,10 +323,7 @@ class GuestProcess:
             time.sleep(DEAF_SECONDS)
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
-            if self.kept:  # again and again: one that comes just before a thread begins to wait does not wake it
-                os.kill(self.pid, signal.SIGUSR1)
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
+            if (status := self._ended()) is not None:
                 break
             if time.monotonic() > deadline:
                 self._found("the guest did not end with its pipe")
@@ -341,6 +338,13 @@ class GuestProcess:
         allowed = ungreeted if not greeted else (LEASE_OVER,) if self.short_lease else (0,)
         if os.waitstatus_to_exitcode(status) not in allowed or lines:
             self._found(f"ended with {os.waitstatus_to_exitcode(status)} and said {said[-3000:]!r}")
+
+    def _ended(self) -> int | None:
+        """The status of the guest that has ended."""
+        if self.kept:  # again and again: a signal that comes just before a thread begins to wait does not wake it
+            os.kill(self.pid, signal.SIGUSR1)
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        return status if pid else None
 
     def destroy(self) -> None:
         """Leave nothing behind, however it ended."""
