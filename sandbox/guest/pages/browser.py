@@ -12,11 +12,11 @@ import time
 from collections import deque
 
 from ..commands.command import Command
-from ..commands.output import STDOUT, Output
 from ..commands.packets import Spec
 from ..protocol.constants import BROWSER_UID
 from ..protocol.faults import Fault
 from ..users import User
+from .lines import Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 # A screenshot of the largest size, in base64.
 LINE_BYTES = 32 << 20
-LOG_BYTES = 2000
 # On a machine without a free processor Chromium takes many seconds to start.
 START_SECONDS = 30.0
 # The driver keeps to the deadlines itself; if it does not, the browser is ended.
@@ -98,7 +97,7 @@ class Browser:
         place = self._processes.place
         self.failure, self._ready = {}, False
         self._memory_kills = self._processes.cgroup.memory_kills()
-        self._lines = Lines()
+        self._lines = Lines(LINE_BYTES)
         command = self._command = Command("browser", self._lines, self._processes.reactor, self._ended)
         command.keeps_stdin_open = True
         command.answered = True  # so that refusals of its pages go into the next answer
@@ -213,38 +212,6 @@ class _Request:
         if self.timer is not None:
             self.timer.cancel()
         self._report(found)
-
-
-class Lines(Output):
-    """What the driver writes, as lines; of what it writes to standard error, the end."""
-
-    def __init__(self) -> None:
-        super().__init__(b"", 0, 0, lambda: False)
-        self.log = b""
-        self.overflown = False
-        self._pending: list[bytes] = []
-        self._size = 0
-        self._taken: deque[bytes] = deque()
-
-    def append(self, stream: int, data: bytes) -> None:
-        """Add what was written to ``stream``."""
-        if stream != STDOUT:
-            self.log = (self.log + data)[-LOG_BYTES:]
-            return
-        *whole, rest = data.split(b"\n")
-        for piece in whole:
-            self._taken.append(b"".join((*self._pending, piece)))
-            self._pending, self._size = [], 0
-        if rest:
-            self._pending.append(rest)
-            self._size += len(rest)
-        if self._size > LINE_BYTES or len(self._taken) > 8:  # it is asked for one at a time
-            self.overflown = True
-            self._pending, self._size = [], 0
-
-    def take(self) -> bytes | None:
-        """Return the next whole line, or None."""
-        return self._taken.popleft() if self._taken else None
 
 
 def _refuse_constant(name: str) -> None:
