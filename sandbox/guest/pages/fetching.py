@@ -96,7 +96,7 @@ def fetch(url: str, ca_bundle: str | None) -> Response:
 def _tls_context(ca_bundle: str | None) -> ssl.SSLContext:
     """Return a context that also trusts the bundle: this Python's OpenSSL looks elsewhere than the image's for certificates."""
     context = ssl.create_default_context()
-    if ca_bundle and os.path.exists(ca_bundle):
+    if ca_bundle and ca_bundle != os.environ.get("SSL_CERT_FILE") and os.path.exists(ca_bundle):  # each time takes 30 ms
         context.load_verify_locations(ca_bundle)
     return context
 
