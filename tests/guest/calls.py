@@ -152,5 +152,6 @@ def running_processes(place: Place) -> Iterator[RunningProcesses]:
 
 def forger(output: bytes) -> tuple[str, ...]:
     """An interpreter that runs a program of its own, whatever it is to run: it writes ``output`` once it was asked, and stays."""
-    program = f"import sys; sys.stdin.readline(); sys.stdout.buffer.write({output!r}); sys.stdout.flush(); sys.stdin.read()"
+    writing = f"sys.stdout.buffer.write({output!r}); sys.stdout.flush()"
+    program = f"import sys; sys.stdin.readline(); {writing}; sys.stdin.read()"
     return (sys.executable, "-c", program)

@@ -1,9 +1,8 @@
 """A program that opens web pages and extracts their text: a JSON request on a line of standard input, the answer on one of output.
 
 It runs as the sandbox's unprivileged user in a process of its own, because anybody can write what it reads. Each page is read in a
-fork, which starts from the same state as the one before and ends with its page: nothing in a page reaches the next one. A request
-is first answered with an empty line, which means that from now on the page may have been asked for. The answer is the result of
-``browse``, or {"fault": code, "fields": {...}}.
+fork, which ends with its page: the process that stays looks at nothing that a server sent. A request is first answered with an
+empty line: from now on the server is asked for the page. The answer is the result of ``browse``, or {"fault": code, "fields": {}}.
 """
 
 from __future__ import annotations
@@ -78,8 +77,6 @@ def main() -> int:
     # For CSS selectors, which nothing here uses: bs4 would import it, which takes a third of the time until a first page is read.
     sys.modules.setdefault("soupsieve", ModuleType("soupsieve"))
     while request := sys.stdin.buffer.readline():
-        sys.stdout.buffer.write(b"\n")
-        sys.stdout.buffer.flush()
         answer, status = _read_in_fork(request)
         if status not in (OPENED, NOT_OPENED) or len(answer) > ANSWER_BYTES:
             return 1
@@ -92,7 +89,7 @@ def main() -> int:
 
 
 def _read_in_fork(request: bytes) -> tuple[bytes, int]:
-    """Return what a fork answers, and its exit status. It has none of the descriptors that lead to the guest, but for its log."""
+    """Return what a fork answers, and its exit status. Of the descriptors that lead to the guest it has only that of its log."""
     read, write = os.pipe()
     gc.freeze()
     child = os.fork()
@@ -111,6 +108,8 @@ def _read_in_fork(request: bytes) -> tuple[bytes, int]:
         finally:
             os._exit(status)
     os.close(write)
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
     with open(read, "rb") as source:
         answer = source.read(ANSWER_BYTES + 1)
     return answer, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

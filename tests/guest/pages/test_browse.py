@@ -214,7 +214,9 @@ def test_a_server_that_is_not_there(guest: RunningProcesses) -> None:
     assert refused(guest, "http://nowhere.invalid/").code == "network_denied"
 
 
-def test_user_names_are_not_sent_and_proxies_not_asked_for_the_sandbox_itself(guest: RunningProcesses, server: str) -> None:
+def test_user_names_are_not_sent_and_proxies_not_asked_for_the_sandbox_itself(
+    guest: RunningProcesses, server: str
+) -> None:
     guest.place.environ.update(http_proxy="http://127.0.0.1:1", PYTHONSAFEPATH="")
     headers = opened(guest, server.replace("//", "//user:secret@") + "/agent")["text"]
     assert "secret" not in headers

@@ -186,9 +186,7 @@ def test_a_reader_that_is_killed_while_it_reads_is_not_asked_again(guest: Runnin
     assert "text" in read(guest, server.url)
 
 
-def test_it_ends_when_no_page_follows(
-    guest: RunningProcesses, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_when_no_page_follows(guest: RunningProcesses, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "IDLE_SECONDS", 0.5)
     assert "text" in read(guest, server.url)
     eventually(lambda: not programs_of(guest.launcher))
@@ -224,7 +222,8 @@ def readers_of(guest: RunningProcesses) -> readers.PageReaders:
     """The guest's, made if need be."""
     if guest.processes.page_readers is None:
         guest.processes.page_readers = readers.PageReaders(guest.processes)
-    return guest.processes.page_readers
+    found: readers.PageReaders = guest.processes.page_readers
+    return found
 
 
 def test_an_answer_that_nobody_asked_for_is_not_that_of_the_next_page(guest: RunningProcesses, server: Server) -> None:
