@@ -64,8 +64,8 @@ def test_commands_may_kill_it(env: DockerEnvironment) -> None:
 
 def test_a_command_that_needs_the_memory_gets_it(env: DockerEnvironment) -> None:
     open_page(env)
-    program = "import os, time; x = bytearray(os.urandom(1 << 20)) * 84; time.sleep(1.5); print(len(x) >> 20)"
+    program = "import os, time; x = bytearray(os.urandom(1 << 20)) * 72; time.sleep(1.5); print(len(x) >> 20)"
     done = env.run(argv=["python3", "-c", program]).unwrap()
-    assert (done.output, done.oom_killed) == ("84\n", False)
+    assert (done.output, done.oom_killed) == ("72\n", False)
     assert eventually(lambda: not readers(env), IDLE_SECONDS / 2)
     open_page(env)
