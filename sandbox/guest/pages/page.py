@@ -99,7 +99,9 @@ def _read_in_fork(request: bytes) -> tuple[bytes, int]:
             os.dup2(write, sys.stdout.fileno())
             with open(os.devnull, "rb") as nothing:
                 os.dup2(nothing.fileno(), sys.stdin.fileno())
-            os.closerange(read, write + 1)
+            os.close(read)
+            os.close(write)
+            gc.enable()
             status = _answer(json.loads(request))
         except BaseException:
             import traceback
