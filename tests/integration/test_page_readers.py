@@ -58,7 +58,8 @@ def status(pid: int, names: tuple[str, ...]) -> dict[str, str]:
 def test_commands_may_kill_it(env: DockerEnvironment) -> None:
     first = open_page(env)
     assert open_page(env).pid == first.pid
-    env.run("kill -9 -1", session=None)  # the server, too
+    env.run("kill -9 -1", session=None)
+    assert eventually(lambda: not of_commands(env))  # the server has ended, too
     assert open_page(env).pid != first.pid
 
 
