@@ -73,7 +73,9 @@ def follow_devcontainer(copy: Path, options: dict[str, Any]) -> tuple[dict[str, 
     """
     found = read_devcontainer(copy)
     if found is None:
-        raise bad_input("--devcontainer: the repository has no devcontainer.json.", "Leave the option out, or name an image with --image.")
+        raise bad_input(
+            "--devcontainer: the repository has no devcontainer.json.", "Leave the option out, or name an image with --image."
+        )
     _report(found, suggests=options.get("setup") is None)
     variables = [f"{name}={value}" for name, value in found.variables.items()]
     options = {**options, "env": [*variables, *(options.get("env") or ())]}
