@@ -137,6 +137,29 @@ def test_steps(env: DockerEnvironment, page: Any, shop: str) -> None:
     assert (len(back.tabs), back.title) == (1, "Shop")
 
 
+LIST = """<select id=s><option>Ann<option>Ben<option disabled>Eve</select>
+<table><thead><tr><th>Name<th>Age</thead><tbody><tr><td>Ann<td>7<tr><td>Ben<td>8</table>"""
+
+
+def test_an_option_of_a_closed_list_is_clicked(env: DockerEnvironment, page: Any) -> None:
+    steps = [
+        {"action": "evaluate", "value": f"document.body.innerHTML = {json.dumps(LIST)}"},
+        {"action": "click", "target": "#s option:nth-child(2)"},
+        {"action": "evaluate", "value": "s.value"},
+    ]
+    done = env.browse_interact(steps).unwrap().steps
+    assert done[2].value == '"Ben"'
+    assert '+ option "Ben" [selected]' in "\n".join(done[1].changes)
+    refused = env.browse_interact({"action": "click", "target": "#s option:nth-child(3)"})
+    assert "is disabled" in str(refused.to_dict().get("error"))
+
+
+def test_tables_are_markdown(env: DockerEnvironment, page: Any, shop: str) -> None:
+    env.browse_interact({"action": "evaluate", "value": f"document.body.innerHTML = {json.dumps(LIST)}"}).unwrap()
+    text = env.browse(f"{shop}/", browser=True, offset=1).unwrap().text
+    assert text == " Name | Age |\n| --- | --- |\n| Ann | 7 |\n| Ben | 8 |"
+
+
 def test_a_step_that_fails_ends_the_call(env: DockerEnvironment, page: Any) -> None:
     steps = [
         {"action": "evaluate", "value": "1"},
