@@ -74,7 +74,10 @@ class ArchiveReader:
     def _tar(self) -> tarfile.TarFile:
         """Open the archive from its beginning."""
         self._file.seek(0)
-        return tarfile.open(fileobj=_Bounded(unpacked(self._file), self._most_bytes), mode="r:")
+        try:
+            return tarfile.open(fileobj=_Bounded(unpacked(self._file), self._most_bytes), mode="r:")
+        except tarfile.ReadError:
+            raise unsafe("it is not a tar, plain or compressed with gzip or zstd") from None
 
     def _members(self) -> dict[str, tarfile.TarInfo]:
         members: dict[str, tarfile.TarInfo] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import io
@@ -16,7 +17,7 @@ import pytest
 from sandbox import SandboxError
 from sandbox.docker.images.manifests import MOST_CHARS, read_manifest
 from sandbox.docker.local_images.archive_reader import ArchiveReader, _each, _Hashed
-from sandbox.docker.local_images.image_config import clean_config
+from sandbox.docker.local_images.image_config import clean_config, left_out
 from sandbox.docker.local_images.names import importable_name
 from sandbox.errors import ErrorCode
 
@@ -164,8 +165,9 @@ def wide_window() -> bytes:
 
 
 REFUSED: dict[str, tuple[Members | bytes, str]] = {
-    "no tar": (b"#!/bin/sh\n" * 200, "damaged"),
-    "nothing": (b"", "damaged"),
+    "no tar": (b"#!/bin/sh\n" * 200, "not a tar"),
+    "another compression": (bz2.compress(tar(image())), "not a tar, plain or compressed with gzip or zstd"),
+    "nothing": (b"", "not a tar"),
     "cut short": (tar(image())[:1500], "missing|damaged|no manifest"),
     "gzip cut short": (gzip.compress(tar(image()))[:100], "damaged"),
     "no manifest": ({"x": b""}, "no manifest.json"),
@@ -245,10 +247,13 @@ def test_settings_are_kept_and_what_would_pass_for_something_else_is_not() -> No
     config = {
         "architecture": "amd64", "os": "linux", "created": "yesterday", "history": [{"comment": "x"}] * 1000,
         "config": {"Env": ["A=1", "B"], "Cmd": ["sh"], "User": "u", "Volumes": {"/x": {}}, "OnBuild": ["RUN x"], "Labels": labels,
+                   "Healthcheck": {"Test": ["NONE"]},
                    "ExposedPorts": {"80/tcp": {}, "x": {}}},
     }  # fmt: skip
     found = json.loads(clean_config(config, ("sha256:x",), own=False))
     assert found["config"]["Env"] == ["A=1"]
+    assert left_out(config) == ("OnBuild", "Volumes")
+    assert left_out({"config": []}) == ()
     assert found["config"]["ExposedPorts"] == {"80/tcp": {}}
     assert not {"Volumes", "OnBuild"} & found["config"].keys()
     kept = found["config"]["Labels"]
