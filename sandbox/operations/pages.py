@@ -11,7 +11,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part
 from sandbox.text.wording import one_line
 
-from . import waiting as _before  # noqa: F401 - whose operations are offered first
 from .base import Excerpt, Path, PythonType, Request
 from .result import Result
 from .table import operation
