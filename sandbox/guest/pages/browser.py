@@ -17,6 +17,7 @@ from ..commands.packets import Spec
 from ..protocol.constants import BROWSER_UID
 from ..protocol.faults import Fault
 from ..users import User
+from .checked import parse_answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 # Of one answer. The largest has a text and an outline of 200,000 characters each, of which JSON in ASCII has at most 12 bytes.
 LINE_BYTES = 8 << 20
-# Texts, lists and objects in one answer. 50 steps with 30 changes each are 2000.
-MOST_VALUES = 20_000
 LOG_BYTES = 2000
 # On a machine without a free processor Chromium takes many seconds to start.
 START_SECONDS = 30.0
@@ -127,7 +126,7 @@ class Browser:
             if self._ready and self._active is None and not _says_that_it_ends(line):  # nobody asked
                 self._lines.overflown = True
                 break
-            answer = _parse(line)
+            answer = parse_answer(line)
             if not self._ready:
                 if answer.get("ready") is True:
                     self._ready, self.confined = True, answer.get("confined") is True
@@ -252,32 +251,5 @@ class Lines(Output):
         return self._taken.popleft() if self._taken else None
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    """Return the answer that a line is, or {} for a line that no driver of ours writes.
-
-    Only ASCII is decoded, which takes a byte for each character, and only a line of few values, as an empty list takes 60 bytes.
-    """
-    if not line.isascii() or not _has_few_values(line):
-        return {}
-    try:
-        answer = json.loads(line, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
 def _says_that_it_ends(line: bytes) -> bool:
-    return len(line) <= 4 * LOG_BYTES and "failed" in _parse(line)
-
-
-def _has_few_values(line: bytes) -> bool:
-    """Return whether a line of JSON has at most about MOST_VALUES texts, lists and objects."""
-    unescaped = line.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if unescaped.count(b'"') > 2 * MOST_VALUES:
-        return False
-    outside = unescaped.split(b'"')[::2]
-    return sum(part.count(mark) for part in outside for mark in (b",", b"[", b"{")) <= MOST_VALUES
+    return len(line) <= 4 * LOG_BYTES and "failed" in parse_answer(line)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from sandbox.guest.commands.output import STDOUT
-from sandbox.guest.pages.browser import LINE_BYTES, Browser, Lines, _parse
+from sandbox.guest.pages.browser import LINE_BYTES, Browser, Lines
+from sandbox.guest.pages.checked import parse_answer
 from sandbox.guest.pages.full import _fault_of, _interact_result, _page_result
 from sandbox.guest.protocol.faults import Fault
 
@@ -40,7 +41,7 @@ def test_a_fault_without_an_address() -> None:
 
 @pytest.mark.parametrize("word", [b"NaN", b"Infinity", b"-Infinity"])
 def test_constants_that_are_not_json(word: bytes) -> None:
-    assert _parse(b'{"result": ' + word + b"}") == {}
+    assert parse_answer(b'{"result": ' + word + b"}") == {}
 
 
 HUGE = {
@@ -61,7 +62,7 @@ def test_a_hostile_line_takes_little_memory(what: str) -> None:
     assert len(line) <= LINE_BYTES
     tracemalloc.start()
     try:
-        assert _parse(line) == {}
+        assert parse_answer(line) == {}
         assert tracemalloc.get_traced_memory()[1] < 3 * LINE_BYTES
     finally:
         tracemalloc.stop()
@@ -75,7 +76,7 @@ def test_the_largest_answer_is_read() -> None:
     answer = {"result": {"text": text, "outline": text, "links": [{"text": '"', "url": "x"}] * 200, "steps": steps}}
     line = json.dumps(answer).encode()
     assert len(line) < LINE_BYTES
-    assert _parse(line) == answer
+    assert parse_answer(line) == answer
 
 
 def test_a_line_without_end_is_not_kept() -> None:
