@@ -88,12 +88,9 @@ def _readers(call: StateCall) -> PageReaders:
 
 
 def _parse_answer(done: HelperResult) -> dict[str, Any]:
-    try:
-        answer = json.loads(done.stdout)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise _invalid_answer(done, "it is not a JSON object")
+    answer = checked.parse_answer(done.stdout)
+    if not answer:
+        raise _invalid_answer(done, "it is not a JSON object of plain size")
     return answer
 
 

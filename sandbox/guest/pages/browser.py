@@ -16,7 +16,8 @@ from ..commands.packets import Spec
 from ..protocol.constants import BROWSER_UID
 from ..protocol.faults import Fault
 from ..users import User
-from .lines import Lines
+from .checked import parse_answer
+from .lines import LOG_BYTES, Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
     Report = Callable[["dict[str, Any] | Fault"], None]
 
-# A screenshot of the largest size, in base64.
-LINE_BYTES = 32 << 20
+# Of one answer. The largest has a text and an outline of 200,000 characters each, of which JSON in ASCII has at most 12 bytes.
+LINE_BYTES = 8 << 20
 # On a machine without a free processor Chromium takes many seconds to start.
 START_SECONDS = 30.0
 # The driver keeps to the deadlines itself; if it does not, the browser is ended.
@@ -121,7 +122,10 @@ class Browser:
 
     def _readable(self) -> None:
         while self._lines is not None and (line := self._lines.take()) is not None:
-            answer = _parse(line)
+            if self._ready and self._active is None and not _says_that_it_ends(line):  # nobody asked
+                self._lines.overflown = True
+                break
+            answer = parse_answer(line)
             if not self._ready:
                 if answer.get("ready") is True:
                     self._ready, self.confined = True, answer.get("confined") is True
@@ -137,7 +141,7 @@ class Browser:
                 asked, self._active = self._active, None
                 asked.answer(answer)
                 self._serve()
-        if self._lines is not None and self._lines.overflown and self._command is not None:
+        if self._lines is not None and self._lines.overflown and self._command is not None and not self._dying:
             self._kill(self._command, "protocol")
 
     def _note_failure(self, answer: dict[str, Any]) -> None:
@@ -214,13 +218,5 @@ class _Request:
         self._report(found)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(line, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
+def _says_that_it_ends(line: bytes) -> bool:
+    return len(line) <= 4 * LOG_BYTES and "failed" in parse_answer(line)
