@@ -56,7 +56,7 @@ class Devcontainer:
 
 
 def find_devcontainers(repo: Path) -> tuple[str, ...]:
-    """Return the path of the file that counts; several if the repository has one in each of several folders, () without any.
+    """Return the path of the file to use; all candidates if only folders below .devcontainer have one, () if there is none.
 
     Links and pipes do not count. Raises OSError.
     """
@@ -80,7 +80,7 @@ def listed(paths: Sequence[str]) -> str:
 def read_devcontainer(repo: Path) -> Devcontainer | None:
     """Return what the devcontainer.json of ``repo`` asks for; None if it has none.
 
-    Raises SandboxError ``workspace_invalid`` for several, and for one that cannot be followed, with what is wrong with it.
+    Raises SandboxError ``workspace_invalid`` if there are several, or if the file cannot be followed; the message says why.
     """
     try:
         paths = find_devcontainers(repo)
@@ -90,7 +90,7 @@ def read_devcontainer(repo: Path) -> Devcontainer | None:
             raise SandboxError(
                 ErrorCode.workspace_invalid,
                 f"The repository has {len(paths)} files for --devcontainer: {listed(paths)}.",
-                f"Copy the one that you mean to {MAIN}, with paths that are right there, or name an image with --image instead.",
+                f"Copy the one to use to {MAIN} and adjust its relative paths, or use --image IMAGE instead of --devcontainer.",
             )
         path = paths[0]
         with Folder(repo) as held:

@@ -217,7 +217,7 @@ def sandbox_of(
 
 
 def check_options(asked: Mapping[str, Any], *, local: bool, kept: Kept = Kept()) -> None:
-    """Raise SandboxError for options that no sandbox can have. Nothing is asked of the engine."""
+    """Raise SandboxError for options that are invalid or do not go together. Does not call the engine."""
     if local:
         values = {name: flag.default for name, flag in FLAGS.items()} | dict(asked)
         refuse_with_local(_only_of_containers(values), kept)

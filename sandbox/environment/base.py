@@ -259,7 +259,7 @@ class Environment(OperationMethods, StateMethods):
             return failure_of_request(request, error, started)
 
     def validated(self, operation: str, args: Mapping[str, Any]) -> op.Request | Failure[Any]:
-        """Return the request of an operation by name, or why it is none."""
+        """Return the request of an operation by name, or the Failure that says what is invalid."""
         given: tuple[object, object] = operation, args  # by callers whose types nobody has checked
         kind = op.find(operation) if isinstance(given[0], str) else None
         if kind is None:

@@ -44,9 +44,10 @@ def kind_of(schema: Any) -> str:
     bounds = [f"{phrase} {_bound(schema[name])}" for name, phrase in _BOUNDS.items() if name in schema]
     if "maxLength" in schema:
         bounds.append(f"of at most {_bound(schema['maxLength'])} characters")
-    if "maxItems" in schema:
-        bounds.append(f"of at most {_bound(schema['maxItems'])} items")
-    if schema.get("minLength") or schema.get("minItems"):
+    least, most = schema.get("minItems"), schema.get("maxItems")
+    if most is not None:
+        bounds.append(f"of {_bound(least)} to {_bound(most)} items" if least else f"of at most {_bound(most)} items")
+    if schema.get("minLength") or (least and most is None):
         bounds.append("that is not empty")
     items = schema.get("items")
     if isinstance(items, Mapping) and isinstance(items.get("type"), str) and items["type"] in _KINDS:

@@ -317,6 +317,13 @@ def _io_error(f: Fields) -> Wording:
             True,
         )
     problem = f.get("problem") or f.get("errno") or "the kernel reported an error"
+    if f["operation"] == "browse":
+        return Wording(
+            f"The page could not be read: {problem}.",
+            "Call browse again, or fetch the page with run: curl -sSL URL.",
+            "browse",
+            True,
+        )
     where = f" on {f['path']!r}" if "path" in f else ""
     return Wording(
         f"{f['operation']}{where} failed: {problem}.",

@@ -180,8 +180,8 @@ def timed_out(f: Fields) -> Wording:
     pages = f.get("pages")
     if f.get("closed") and isinstance(pages, int | float) and pages > MOST_PAGES:
         return Wording(
-            f"The page reloads itself, or opens another in its place, without end ({pages:g} times). Its tab was closed.",
-            "See in the page's code what reloads it; open it again with browse when that is fixed, or open another page.",
+            f"The page keeps reloading itself or opening another page in its place ({pages:g} times). Its tab was closed.",
+            "Find what reloads it in its code (browse with raw=true), fix that and open it again, or open another page.",
             "browse",
         )
     if f.get("closed"):

@@ -209,7 +209,7 @@ def is_loaded() -> bool:
 
 
 def find(name: str) -> type[Request] | None:
-    """Return the request of the operation ``name``, or None if there is none; loads no more families than it takes to find it."""
+    """Return the request of the operation ``name``, or None if it does not exist. Loads only the families that it needs."""
     from . import commands, table  # noqa: F401 - the family that most programs begin with
 
     if name not in table.OPERATIONS:

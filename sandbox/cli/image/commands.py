@@ -239,7 +239,7 @@ def import_(
     finally:
         progress.done()
     if done.left_out:
-        say("note", f"not taken over, since sandboxes do not use it: {', '.join(done.left_out)}")
+        say("note", f"settings that were not imported, because sandboxes do not use them: {', '.join(done.left_out)}")
     if as_json:
         _print_json(dataclasses.asdict(done))
     else:

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from sandbox.readers import Hint
 
 WROTE_TOO_MUCH = Hint(
-    "The step wrote more than its sandbox may: give it more disk, or remove files that it does not need.",
-    cli="The step wrote more than its sandbox may: give it more with --disk, or remove files that it does not need.",
+    "The step wrote more than it may: give it more disk, or write less and delete files that it does not need.",
+    cli="The step wrote more than it may: raise --disk, or write less and delete files that it does not need.",
 )
 _UNREACHED = Hint(
-    "A host could not be reached: the warnings of the log say whether the network of the build is closed for it.",
-    cli="A host could not be reached: the warnings above say if the build may not; --network open --allow HOST opens it.",
+    "A host could not be reached. If a warning in the log says that it was refused, allow it in the network of the build.",
+    cli="A host could not be reached. If a warning above says that it was refused, add --network open --allow HOST.",
 )
 # By the code of the notice that says which limit was hit.
 BY_LIMIT = {
@@ -38,8 +38,8 @@ _BY_OUTPUT = {
     ),
     r"Temporary failure resolving|Could not resolve|Name or service not known|ENOTFOUND|403 +Forbidden": _UNREACHED,
     r"certificate verify failed|SSL certificate problem|self.signed certificate": Hint(
-        "A certificate was not trusted: give the build the authority's as its CA bundle.",
-        cli="A certificate was not trusted: give the build the authority's with --ca-bundle FILE.",
+        "A certificate was not trusted: add its authority's certificate to the CA bundle of the build.",
+        cli="A certificate was not trusted: pass its authority's certificate with --ca-bundle FILE.",
     ),
     r"No space left on device": WROTE_TOO_MUCH,
 }
@@ -47,7 +47,7 @@ _BY_STATUS = {
     126: "The command cannot be executed: check its mode, and that its interpreter is in the image.",
     127: "A command was not found: install it in an earlier step, or correct its name.",
 }
-_SILENT = "The command printed nothing: try it in a sandbox of the image before this step, or have it print more."
+_SILENT = "The command printed nothing: make it verbose (set -x), or try it in a sandbox of the image that the step before made."
 _OTHERWISE = "See the last lines of the log; steps before this one are in the cache."
 
 

@@ -58,7 +58,7 @@ def export_image(name: str, file: BinaryIO) -> int:
         engine.check_usable(image, OWNER, name)
     except SandboxError as error:
         raise SandboxError(
-            error.code, error.message, "Name one that is there; `gamebox image ls` and `docker image ls` list them."
+            error.code, error.message, "Use a name that `gamebox image ls` or `docker image ls` lists."
         ) from None
     written = 0
     with translated():

@@ -9,6 +9,8 @@ import zlib
 from types import ModuleType
 from typing import BinaryIO, cast
 
+from sandbox.errors import ErrorCode, SandboxError
+
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _DAMAGED = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError, RecursionError, MemoryError)
@@ -18,7 +20,7 @@ def unpacked(source: BinaryIO) -> BinaryIO:
     """Return a file of what ``source`` has from its beginning, unpacked if it is compressed.
 
     A read holds little more than the bytes that it is asked for: windows of zstd are at most 128 MiB, larger ones count as damage.
-    Raises ValueError if this Python has no zstd.
+    Raises SandboxError ``unsafe_archive`` if this Python has no zstd.
     """
     head = source.read(len(_ZSTD))
     source.seek(0)
@@ -26,7 +28,11 @@ def unpacked(source: BinaryIO) -> BinaryIO:
         return cast("BinaryIO", gzip.GzipFile(fileobj=source))
     if head == _ZSTD:
         if (zstd := _zstd()) is None:
-            raise ValueError("this Python was built without zstd")
+            raise SandboxError(
+                ErrorCode.unsafe_archive,
+                "The archive is compressed with zstd, which this Python cannot read.",
+                "Decompress it first: unzstd FILE.",
+            )
         return cast("BinaryIO", zstd.ZstdFile(source))
     return source
 

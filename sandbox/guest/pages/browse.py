@@ -79,7 +79,7 @@ def _fetched(call: StateCall) -> tuple[dict[str, Any], bool]:
 
 
 def _readers(call: StateCall) -> PageReaders:
-    """Return what reads the sandbox's pages. Only in the reactor's thread."""
+    """Return the page readers of the sandbox, which are made on first use. Call it only in the reactor's thread."""
     processes = call.processes
     if processes.page_readers is None:
         processes.page_readers = PageReaders(processes)
@@ -90,7 +90,7 @@ def _readers(call: StateCall) -> PageReaders:
 def _parse_answer(done: HelperResult) -> dict[str, Any]:
     answer = checked.parse_answer(done.stdout)
     if not answer:
-        raise _invalid_answer(done, "it is not a JSON object of plain size")
+        raise _invalid_answer(done, "it is not a JSON object, or is too large")
     return answer
 
 
@@ -98,7 +98,6 @@ def _invalid_answer(done: HelperResult, problem: str) -> Fault:
     log = done.stderr.decode("utf-8", "replace").strip()[-500:]
     return Fault(
         "io_error",
-        path="",
         errno="unknown",
         problem=f"the page reader's answer cannot be used: {problem[:200]} {log}".strip(),
     )
@@ -107,7 +106,7 @@ def _invalid_answer(done: HelperResult, problem: str) -> Fault:
 def _fault_from(call: StateCall, answer: dict[str, Any]) -> Fault:
     code, reported = answer["fault"], answer.get("fields")
     if code not in FAULTS or not isinstance(reported, dict):
-        return Fault("io_error", path="", errno="unknown", problem="the page reader's answer cannot be used")
+        return Fault("io_error", errno="unknown", problem="the page reader's answer cannot be used")
     fields: dict[str, Any] = {"url": call.args["url"]}
     for name in FIELDS:
         value = reported.get(name)

@@ -66,9 +66,9 @@ def _refuse_constant(name: str) -> None:
 
 
 def parse_answer(line: bytes) -> dict[str, Any]:
-    """Return the object that a line of JSON is, or {} for a line that no program of ours writes.
+    """Parse a line as a JSON object. Returns {} for a line that is invalid, not ASCII, or has too many values.
 
-    Only ASCII is decoded, which takes a byte for each character, and only a line of few values, as an empty list takes 60 bytes.
+    Memory stays bounded: a character of ASCII takes one byte, but each value takes more; an empty list takes 60 bytes.
     """
     if not line.isascii() or not _has_few_values(line):
         return {}

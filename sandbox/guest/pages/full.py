@@ -376,7 +376,7 @@ def _fetch_file(call: StateCall, path: str, size: int) -> str:
 def _pieces_of(call: StateCall, first: Any, request: dict[str, Any], size: int) -> Iterator[bytes]:
     """Yield the pieces of a file of the driver, which has ``size`` bytes. ``first`` is the result with the first piece, or None.
 
-    In one piece a picture would be a line of 27 MiB, which is read in the thread that serves all.
+    In one piece, a screenshot could be a line of 27 MiB, which would block the reactor's thread while it is read.
     """
     offset, found = 0, first
     while offset < size:

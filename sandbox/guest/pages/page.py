@@ -1,8 +1,8 @@
 """A program that opens web pages and extracts their text: a JSON request on a line of standard input, the answer on one of output.
 
 It runs as the sandbox's unprivileged user in a process of its own, because anybody can write what it reads. Each page is read in a
-fork, which ends with its page: the process that stays looks at nothing that a server sent. A request is first answered with an
-empty line: from now on the server is asked for the page. The answer is the result of ``browse``, or {"fault": code, "fields": {}}.
+fork, which ends with its page: the process that stays looks at nothing that a server sent. Its first reply to a request is an
+empty line: the server may get the request from now on. The answer is the result of ``browse``, or {"fault": code, "fields": {}}.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ OPENED, NOT_OPENED = 0, 3
 
 
 def main() -> int:
-    """Answer requests until the input ends, or until a page could not be opened: then no other one is likely to follow soon."""
+    """Answer requests until the input ends, or until a page cannot be opened, as then another is unlikely to follow soon."""
     # For CSS selectors, which nothing here uses: bs4 would import it, which takes a third of the time until a first page is read.
     sys.modules.setdefault("soupsieve", ModuleType("soupsieve"))
     while request := sys.stdin.buffer.readline():
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def _read_in_fork(request: bytes) -> tuple[bytes, int]:
-    """Return what a fork answers, and its exit status. Of the descriptors that lead to the guest it has only that of its log."""
+    """Return what a fork answers, and its exit status. The fork keeps only one descriptor to the guest: its log."""
     read, write = os.pipe()
     gc.freeze()
     child = os.fork()

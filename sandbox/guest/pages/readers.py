@@ -1,7 +1,7 @@
-"""The processes that read pages for ``browse``, of which one waits for the next page. Lives in the reactor's thread.
+"""Run the processes that read pages for ``browse``; one stays for the next page. Use it only in the reactor's thread.
 
 A process takes 40 ms to start, and as much until it can read HTML. So one that has opened a page stays for IDLE_SECONDS, unless the
-sandbox is short of memory or processes. It is the user's, who may kill it at any time: then the next page gets another one.
+sandbox is short of memory or processes. The sandbox's user may kill it at any time; the next page then gets a new one.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class _Reader:
 
     def _start(self) -> None:
         place = self._processes.place
-        # Not with -m, for which the interpreter would import ten modules more, and without looks for garbage: 8 and 3 ms.
+        # Not with -m, for which the interpreter would import ten modules more, and with no garbage collection: saves 8 and 3 ms.
         program = f"import gc, sys; gc.disable(); from {__package__}.page import main; sys.exit(main())"
         argv = [*place.interpreter, "-c", program]
         env = {**place.environ, "PYTHONSAFEPATH": "1"}  # nothing in the working folder is imported

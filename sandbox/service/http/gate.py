@@ -138,7 +138,7 @@ def _on_own_name(send: Send) -> Send:
 
 
 def _no_route(scope: Scope, where: str) -> Problem:
-    """Return the problem of a path that only clients of E2B ask for: by its status, and by words in ``message``."""
+    """Return the problem for a path that only E2B clients request; they read the status and ``message``."""
     detail = f"Gamebox does not support {scope['method'][:10]} {scope['path'][:200]} {where}."
     found = Problem(501, ProblemCode.route_not_found, detail, "docs/e2b.md says what Gamebox supports of E2B.")
     found.fields = {"code": 501, "message": detail}

@@ -334,7 +334,7 @@ class Session:
         return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "complete": complete}}
 
     def _overtaken(self, before: str, url: str) -> bool:
-        """Return whether the page before, which reloads itself again and again, took the place of the one at ``url``."""
+        """Return whether the previous page, which keeps reloading itself, replaced the one at ``url``."""
         return self.tab.pages > FEW_PAGES and self.tab.url == before != url
 
     def _settled(self, tab: Tab, deadline: float) -> bool:
@@ -344,7 +344,7 @@ class Session:
             tab.call("Runtime.evaluate", {"expression": "1"}, deadline=time.monotonic() + RECOVER_SECONDS)
             return False  # it answers: what it loads does not
         if tab.restless:
-            raise LateError("the page shows dialogs, or loads others in its place, without end")
+            raise LateError("the page keeps showing dialogs or loading other pages")
         if tab.crashed:
             raise RefusedError("the page crashed")
         return not tab.too_large

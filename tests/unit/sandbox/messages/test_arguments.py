@@ -22,7 +22,7 @@ RUN = schema_of(OPERATIONS["run"])
         ({"type": "integer", "minimum": 1, "maximum": 20}, "a whole number of at least 1 and of at most 20"),
         ({"enum": ["a", "b"]}, "one of 'a', 'b'"),
         ({"type": "array", "items": {"type": "string"}}, "a list of which each is a text"),
-        ({"type": "array", "minItems": 1, "maxItems": 50}, "a list of at most 50 items and that is not empty"),
+        ({"type": "array", "minItems": 1, "maxItems": 50}, "a list of 1 to 50 items"),
         ({"type": ["boolean", "null"]}, "true or false"),
         (True, "another value"),
         ({}, "another value"),
