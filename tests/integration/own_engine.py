@@ -31,6 +31,8 @@ from sandbox.docker.images.images import ensure_image
 from .made_images import busybox_image, static_busybox
 from .observing import eventually
 
+TRIED = "GAMEBOX_TRIED_ENGINE"
+"""The folder of an engine that tests/engines tries: the tests with an engine of their own run on that."""
 MACHINE_ENGINE = "/var/run/docker.sock"
 IMAGE = "gamebox-test-own"
 ROOT = Path(__file__).parents[2]
@@ -261,21 +263,37 @@ def started(*, live_restore: bool = False, disk_bytes: int | None = None) -> Ite
             mount = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "none", str(own.base / "data")]
             subprocess.run(mount, check=True)
         own.start()
-        main = docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}")
-        client = docker.DockerClient(base_url=own.address)
-        try:
-            name = ensure_image(main, runtime.RUNTIME_IMAGE, report=print)
-            list(client.api.load_image(b"".join(main.api.get_image(name))))
-            repository, _, tag = runtime.runtime_image(client).partition(":")
-            client.api.tag(name, repository, tag)  # there is no gamebox/base here, by which it could have another tag
-            busybox_image(client, busybox, APPLETS, name=IMAGE)
-        finally:
-            main.close()
-            client.close()
+        _load_images(own.address, busybox)
         yield own
     finally:
         own.end()
         collect_sockets()
+
+
+@contextmanager
+def tried(folder: Path) -> Iterator[OwnEngine]:
+    """The engine that DOCKER_HOST names, which tests/engines has started with its data in ``folder``, in place of another one."""
+    own = OwnEngine(folder, live_restore=False)
+    own.address = os.environ["DOCKER_HOST"]
+    busybox = static_busybox()
+    if busybox is None:
+        lacking("needs a static busybox")
+    _load_images(f"unix://{folder}/engine.sock", busybox)
+    yield own
+
+
+def _load_images(address: str, busybox: Path) -> None:
+    """Load the guest's runtime from the machine's engine, and make the image of the tests."""
+    main, client = docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}"), docker.DockerClient(base_url=address)
+    try:
+        name = ensure_image(main, runtime.RUNTIME_IMAGE, report=print)
+        list(client.api.load_image(b"".join(main.api.get_image(name))))
+        repository, _, tag = runtime.runtime_image(client).partition(":")
+        client.api.tag(name, repository, tag)  # there may be no gamebox/base, by which it could have another tag
+        busybox_image(client, busybox, APPLETS, name=IMAGE)
+    finally:
+        main.close()
+        client.close()
 
 
 @contextmanager

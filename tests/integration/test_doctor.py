@@ -12,7 +12,7 @@ from agent.cli.app import main
 from sandbox import DockerEnvironment, Limits, Network
 from sandbox.docker.container.disks import loop_device as loop
 from sandbox.docker.doctor import doctor as doctor_module
-from sandbox.docker.doctor import probes
+from sandbox.docker.doctor import probe_programs, probes
 
 pytestmark = pytest.mark.engine
 
@@ -140,7 +140,7 @@ def test_the_probe_of_a_pause_asks_what_is_paused(monkeypatch: pytest.MonkeyPatc
 
 def test_the_probe_of_attaching_asks_for_what_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sandbox is there; its shell is not the one that was left."""
-    monkeypatch.setattr(probes.programs, "KEEPER", probes.programs.KEEPER.replace("cd /tmp", "unset LEFT"))
+    monkeypatch.setattr(probe_programs, "KEEPER", probe_programs.KEEPER.replace("cd /tmp", "unset LEFT"))
     state, how, hint = probes.ALONE["kept and attached"](None)
     assert state == "not", how
     assert hint
