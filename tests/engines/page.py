@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .running import PARTS, Outcome
-from .table import ENGINES, EXCUSED
+from .running import Outcome
+from .table import ENGINES, EXCUSED, PARTS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("results.json")
