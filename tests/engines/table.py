@@ -23,8 +23,8 @@ PARTS: Mapping[str, Sequence[str]] = {
 # The oldest engine of each kind runs all of them, the others what has differed between engines. Where a runtime or a way to the
 # engine is the only difference, two parts are enough.
 _ALL = tuple(PARTS)
-_MOST = ("commands and files", "network and forwarding", "checkpoints", "pause", "deaths", "keep and attach", "pool")
 _FEW = ("commands and files", "pause")
+_SOME = (*_FEW, "network and forwarding", "checkpoints", "deaths")
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ _CRUN = {"runtimes": {"crun": {"path": "/usr/bin/crun"}}}
 
 ENGINES = (
     Engine("docker-20", "Docker of Debian 12", "bookworm", _docker(), parts=_ALL),
-    Engine("docker-26", "Docker of Debian 13", "trixie", _docker(), parts=_MOST),
-    Engine("docker-28", "Docker of Debian unstable", "sid", _docker(), parts=_MOST),
+    Engine("docker-26", "Docker of Debian 13", "trixie", _docker(), parts=_SOME),
+    Engine("docker-28", "Docker of Debian unstable", "sid", _docker(), parts=(*_SOME, "keep and attach")),
     Engine(
         "docker-28-containerd", "the same with the image store of containerd", "sid",
-        _docker(features={"containerd-snapshotter": True}), parts=(*_FEW, "keep and attach", "builds"),
+        _docker(features={"containerd-snapshotter": True}), parts=(*_FEW, "builds"),
     ),
     Engine("docker-26-crun", "Docker of Debian 13 with crun", "trixie", _docker(**_CRUN), "crun", "v1", parts=_FEW),
     Engine(
@@ -122,10 +122,10 @@ ENGINES = (
     Engine("docker-26-tls", "Docker of Debian 13 over TCP with TLS", "trixie", _docker_with_tls, reached="tls", parts=_FEW),
     Engine("docker-26-ssh", "Docker of Debian 13 over ssh", "trixie", _docker(), reached="ssh", parts=_FEW),
     Engine("podman-4", "Podman of Debian 12, as root", "bookworm", _podman("runc"), parts=_ALL),
-    Engine("podman-5", "Podman of Debian 13, as root", "trixie", _podman("runc"), parts=_MOST),
+    Engine("podman-5", "Podman of Debian 13, as root", "trixie", _podman("runc"), parts=(*_SOME, "keep and attach")),
     Engine("podman-5-crun", "the same with crun", "trixie", _podman("crun"), cgroup="v1", parts=_FEW),
     Engine(
-        "podman-5-unstable", "Podman of Debian unstable, as root", "sid", _podman("runc"), parts=(*_FEW, "keep and attach"),
+        "podman-5-unstable", "Podman of Debian unstable, as root", "sid", _podman("runc"), parts=(*_FEW, "deaths"),
     ),
     Engine(
         "podman-5-rootless", "Podman of Debian 13, rootless", "trixie", _rootless_podman, cgroup="v1", refuses="not enforce",

@@ -28,7 +28,6 @@ from sandbox.docker.engine.events import SANDBOX_LABEL, EngineEvents
 from sandbox.docker.kept import inventory, kept, orphans
 from sandbox.errors import ErrorCode, SandboxError
 
-
 _STATES = ("created", "running", "paused", "exited", "stopped", "stopping", "removing")
 
 
