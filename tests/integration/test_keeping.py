@@ -485,7 +485,7 @@ def test_fifty_hosts_leave_no_descriptor_and_no_thread(kept: Callable[..., Docke
         cycle()
     assert left_open(before, 5) == []
     assert eventually(lambda: set(threading.enumerate()) <= threads)
-    assert len(os.listdir(guest / "fd")) == fds
+    assert eventually(lambda: len(os.listdir(guest / "fd")) <= fds)  # by the door, the last ones are closed a moment later
     assert eventually(lambda: len(os.listdir(guest / "task")) <= tasks)  # its workers come and go
 
 
