@@ -38,7 +38,7 @@ def main() -> int:
         if not outcome.good():
             failed.append(name)
         if options.write:
-            record(outcome)
+            record(outcome, alone=bool(options.part))
             PAGE.write_text(page(), encoding="utf-8")
     report(f"not as expected: {', '.join(failed)}" if failed else "all as expected")
     return 1 if failed else 0

@@ -18,9 +18,10 @@ PAGE = ROOT / "docs/reference/engines.md"
 _BEGIN, _END = "<!-- written by make engines -->\n", "<!-- until here -->\n"
 
 
-def record(outcome: Outcome) -> None:
-    """Put the outcome in the place of the engine's last one."""
+def record(outcome: Outcome, *, alone: bool = False) -> None:
+    """Put the outcome in the place of the engine's last one, of which the other parts stay if some were run ``alone``."""
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    others = results.get(outcome.engine.name, {}).get("parts", {}) if alone else {}
     results[outcome.engine.name] = {
         "date": datetime.now(UTC).date().isoformat(),
         "kernel": platform.release(),
@@ -28,7 +29,7 @@ def record(outcome: Outcome) -> None:
         "engine": outcome.doctor.get("engine", {}),
         "promises": outcome.doctor.get("promises", []),
         "versions": outcome.versions,
-        "parts": outcome.parts,
+        "parts": {**others, **outcome.parts},
         "left": list(outcome.left),
     }
     for each in ("address", "operating_system"):
