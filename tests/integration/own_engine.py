@@ -263,7 +263,17 @@ def started(*, live_restore: bool = False, disk_bytes: int | None = None) -> Ite
             mount = ["mount", "-t", "tmpfs", "-o", f"size={disk_bytes}", "none", str(own.base / "data")]
             subprocess.run(mount, check=True)
         own.start()
-        _load_images(own.address, busybox)
+        main = docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}")
+        client = docker.DockerClient(base_url=own.address)
+        try:
+            name = ensure_image(main, runtime.RUNTIME_IMAGE, report=print)
+            list(client.api.load_image(b"".join(main.api.get_image(name))))
+            repository, _, tag = runtime.runtime_image(client).partition(":")
+            client.api.tag(name, repository, tag)  # there is no gamebox/base here, by which it could have another tag
+            busybox_image(client, busybox, APPLETS, name=IMAGE)
+        finally:
+            main.close()
+            client.close()
         yield own
     finally:
         own.end()
@@ -272,28 +282,18 @@ def started(*, live_restore: bool = False, disk_bytes: int | None = None) -> Ite
 
 @contextmanager
 def tried(folder: Path) -> Iterator[OwnEngine]:
-    """The engine that DOCKER_HOST names, which tests/engines has started with its data in ``folder``, in place of another one."""
+    """The engine that DOCKER_HOST names, in place of another one: tests/engines has started it in ``folder``, with our images."""
     own = OwnEngine(folder, live_restore=False)
     own.address = os.environ["DOCKER_HOST"]
     busybox = static_busybox()
     if busybox is None:
         lacking("needs a static busybox")
-    _load_images(f"unix://{folder}/engine.sock", busybox)
-    yield own
-
-
-def _load_images(address: str, busybox: Path) -> None:
-    """Load the guest's runtime from the machine's engine, and make the image of the tests."""
-    main, client = docker.DockerClient(base_url=f"unix://{MACHINE_ENGINE}"), docker.DockerClient(base_url=address)
+    client = docker.DockerClient(base_url=f"unix://{folder}/engine.sock")
     try:
-        name = ensure_image(main, runtime.RUNTIME_IMAGE, report=print)
-        list(client.api.load_image(b"".join(main.api.get_image(name))))
-        repository, _, tag = runtime.runtime_image(client).partition(":")
-        client.api.tag(name, repository, tag)  # there may be no gamebox/base, by which it could have another tag
         busybox_image(client, busybox, APPLETS, name=IMAGE)
     finally:
-        main.close()
         client.close()
+    yield own
 
 
 @contextmanager
