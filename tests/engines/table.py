@@ -110,7 +110,7 @@ _CRUN = {"runtimes": {"crun": {"path": "/usr/bin/crun"}}}
 ENGINES = (
     Engine("docker-20", "Docker of Debian 12", "bookworm", _docker(), parts=_ALL),
     Engine("docker-26", "Docker of Debian 13", "trixie", _docker(), parts=_SOME),
-    Engine("docker-28", "Docker of Debian unstable", "sid", _docker(), parts=(*_SOME, "keep and attach")),
+    Engine("docker-28", "Docker of Debian unstable", "sid", _docker(), parts=_SOME),
     Engine(
         "docker-28-containerd", "the same with the image store of containerd", "sid",
         _docker(features={"containerd-snapshotter": True}), parts=(*_FEW, "builds"),
