@@ -54,9 +54,10 @@ def page() -> str:
         f"- `{name}`, `{test.replace('::', ', ')}`: {reason}\n"
         for name in tried
         for test, reason in EXCUSED.get(name, {}).items()
+        if any(test in (failed, failed.partition("::")[0]) for part in results[name]["parts"].values() for failed in part["failed"])
     ]
     if reasons:
-        rows += ["\nTests that may fail there, and why:\n\n", *reasons]
+        rows += ["\nTests that failed there, and why:\n\n", *reasons]
     return before + _BEGIN + "".join(rows) + _END + after.partition(_END)[2]
 
 
