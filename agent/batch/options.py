@@ -23,10 +23,11 @@ from agent.job.repository_image import check_devcontainer, devcontainer_note, fo
 from agent.job.skills import teach
 from agent.model.brain import Brain
 from agent.model.scripted import ScriptedModel
+from agent.repo.devcontainer import read_devcontainer
 from agent.repo.fitting_image import Choice
 from agent.views.terminal_approvals import require_approvals
 from sandbox.cli.errors import bad_input
-from sandbox.cli.sandbox_options import FLAGS, sandbox_of
+from sandbox.cli.sandbox_options import FLAGS, check_options, sandbox_of
 from sandbox.docker.spec import DEFAULT_IMAGE
 from sandbox.environment.base import Environment
 
@@ -104,8 +105,10 @@ class Options:
             why = f"--approve {self.approve!r} has no effect in a batch: nobody can be asked."
             raise bad_input(why, "Use never, or risky, which refuses risky actions.")
         check_language(self.language)
+        check_options(self.sandbox, local=self.local)
         if self.devcontainer:
             check_devcontainer(self.image, local=self.local, sandbox=self.sandbox, has_repo=True)
+            self._check_devcontainers(tasks)
         if self.spec is None:
             self._check_oracle()
         if self.thinks and not all(task.script for task in tasks):
@@ -118,6 +121,18 @@ class Options:
                         f'Give the task {task.id} a "repo" or an "image", or name an image for all with --image.',
                     )
                 check_inputs(self.spec, self.inputs_for(self.spec, task))
+
+    def _check_devcontainers(self, tasks: Sequence[BatchTask]) -> None:
+        seen: set[Path] = set()
+        for task in tasks:
+            if task.repo is None or task.image is not None or task.repo in seen:
+                continue
+            seen.add(task.repo)
+            if read_devcontainer(task.repo) is None:
+                raise bad_input(
+                    f"--devcontainer: the repository of the task {task.id} has no devcontainer.json.",
+                    f'Leave the option out, or give the task {task.id} an "image".',
+                )
 
     def _check_oracle(self) -> None:
         options: dict[str, Any] = {"--language": self.language, "--model": self.model, "--script": self.script}
@@ -151,6 +166,7 @@ class Options:
             "agents_md": "yes" if self.agents_md else "no",
             "network": self.network,
             "history": "yes" if self.history else "",
+            "devcontainer": "yes" if self.devcontainer else "",
             "sandbox": json.dumps(self.sandbox, default=str, sort_keys=True) if self.sandbox else "",
         }
         repos: dict[Path, str] = {}

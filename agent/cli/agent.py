@@ -15,13 +15,13 @@ from .help import (
     DEVCONTAINER_HELP,
     FALLBACK_HELP,
     LANGUAGE_HELP,
+    LOG_HELP,
     MCP_CONFIG_HELP,
     MCP_HEADER_HELP,
     MCP_HELP,
     MODEL_OPTION_HELP,
     OTEL_HELP,
 )
-from .runs import LOG_HELP as RUNS_LOG_HELP
 
 EPILOG = """Examples:
 
@@ -114,7 +114,7 @@ def agent(
     record_changes: bool = _RECORD_CHANGES,
     history: bool = _HISTORY,
     devcontainer: bool = _DEVCONTAINER,
-    log: Path | None = typer.Option(None, metavar="FILE", help=RUNS_LOG_HELP),
+    log: Path | None = typer.Option(None, metavar="FILE", help=LOG_HELP),
     no_log: bool = typer.Option(False, "--no-log", help="Do not record the run; it cannot be resumed."),
     otel: bool | None = _OTEL,
     no_agents_md: bool = typer.Option(

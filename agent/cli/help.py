@@ -20,6 +20,7 @@ MODEL_OPTION_HELP = (
     "Option of the model, as in temperature=0 or reasoning_effort=high; a value may be JSON. May be repeated."
 )
 FALLBACK_HELP = "Model to ask when --model does not answer; may be repeated. The log says which model answered."
+LOG_HELP = "Event log to use instead of $XDG_STATE_HOME/gamebox/runs.db."
 MCP_HELP = (
     "MCP server whose tools the agent gets: a command, which runs in the sandbox, or an http or https address, which this host "
     "connects to; may be repeated."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from . import trajectory as cli_trajectory
-from .help import OTEL_HELP, HelpfulGroup
+from .help import LOG_HELP, OTEL_HELP, HelpfulGroup
 
 if TYPE_CHECKING:
     from agent.record.store import EventLog, Verdict
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("RUN", "BEGAN", "STATUS", "STEPS", "COST", "TASK")
 _TASK_CHARS = 60
-LOG_HELP = "Event log to use instead of $XDG_STATE_HOME/gamebox/runs.db."
 _RUN_HELP = 'Id of the run, the beginning of one, or "last".'
 FOLLOW_HELP = "Keep showing new steps until the run ends; with --json one event per line."
 _LOG = typer.Option(None, "--log", metavar="FILE", help=LOG_HELP)

@@ -14,12 +14,13 @@ from sandbox.cli.sandbox_options import FLAGS
 from sandbox.docker.spec import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY
 from sandbox.text.invisible import visible
 
+from .help import LOG_HELP
+
 if TYPE_CHECKING:
     from agent.record.store import RunRecord
     from agent.views.trajectory.comparison import Difference
 
 RUN_HELP = "Id of a run, or a file with one (written by export --format json, or trajectory.json of gamebox batch)."
-LOG_HELP = "Event log to use instead of $XDG_STATE_HOME/gamebox/runs.db."
 FORMATS = ("html", "atif", "mini", "shell", "json")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.hub import AgentSpec
-from agent.repo.devcontainer import Devcontainer, find_devcontainer, read_devcontainer
+from agent.repo.devcontainer import Devcontainer, find_devcontainers, listed, read_devcontainer
 from agent.repo.fitting_image import CODEACT, Choice, choose_image
 from sandbox.cli.errors import bad_input
 from sandbox.cli.network_options import cache_of
@@ -57,11 +57,12 @@ def check_devcontainer(image: str | None, *, local: bool, sandbox: Mapping[str, 
 def devcontainer_note(repo: Path | None, sandbox: Mapping[str, Any]) -> str:
     """Return one line on a devcontainer.json that is not used without --devcontainer, or "" if it is missing."""
     try:
-        path = "" if repo is None or wants_service(sandbox.get("remote")) else find_devcontainer(repo)
+        paths = () if repo is None or wants_service(sandbox.get("remote")) else find_devcontainers(repo)
     except OSError:
         return ""
-    shown = visible(path, one_line=True)
-    return f"the repository has a {shown}, which is not used; --devcontainer follows it" if path else ""
+    if len(paths) > 1:
+        return f"the repository has {listed(paths)}, which are not used; --image names an image"
+    return f"the repository has a {listed(paths)}, which is not used; --devcontainer follows it" if paths else ""
 
 
 def follow_devcontainer(copy: Path, options: dict[str, Any]) -> tuple[dict[str, Any], BuildImage | None]:
@@ -72,7 +73,9 @@ def follow_devcontainer(copy: Path, options: dict[str, Any]) -> tuple[dict[str, 
     """
     found = read_devcontainer(copy)
     if found is None:
-        raise bad_input("--devcontainer: the repository has no devcontainer.json.", "Leave the option out.")
+        raise bad_input(
+            "--devcontainer: the repository has no devcontainer.json.", "Leave the option out, or name an image with --image."
+        )
     _report(found, suggests=options.get("setup") is None)
     variables = [f"{name}={value}" for name, value in found.variables.items()]
     options = {**options, "env": [*variables, *(options.get("env") or ())]}

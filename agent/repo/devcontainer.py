@@ -7,7 +7,7 @@ import posixpath
 import re
 import shlex
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from sandbox.text.invisible import visible
 from .beneath import Folder, leads_into_git
 
 MOST_BYTES, MOST_DEPTH, MOST_VARIABLES, MOST_VALUE = 256 << 10, 32, 64, 8 << 10
-_MOST_SHOWN, _MOST_FOLDERS = 12, 100
+_MOST_SHOWN, _MOST_FOLDERS, _MOST_LISTED = 12, 100, 8
+MAIN = ".devcontainer/devcontainer.json"
 _IMAGE = re.compile(
     r"[a-z0-9][a-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
 )
@@ -54,26 +55,44 @@ class Devcontainer:
         return f"the image {self.image}" if self.image else f"the Dockerfile {visible(self.dockerfile, one_line=True)}"
 
 
-def find_devcontainer(repo: Path) -> str:
-    """Return the path of the file that counts, or "" without one: links and pipes do not count. Raises OSError."""
+def find_devcontainers(repo: Path) -> tuple[str, ...]:
+    """Return the path of the file that counts; several if the repository has one in each of several folders, () without any.
+
+    Links and pipes do not count. Raises OSError.
+    """
     with Folder(repo) as held:
-        for path in (".devcontainer/devcontainer.json", ".devcontainer.json"):
+        for path in (MAIN, ".devcontainer.json"):
             if _is_file(held, path):
-                return path
+                return (path,)
         below = [name for name in sorted(held.names(".devcontainer")) if name.isprintable()][:_MOST_FOLDERS]
         found = (f".devcontainer/{name}/devcontainer.json" for name in below)
-        return next((path for path in found if _is_file(held, path)), "")
+        return tuple(path for path in found if _is_file(held, path))
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Return paths of devcontainer.json files in words, the first ones if they are many."""
+    shown = [visible(path, one_line=True) for path in paths[:_MOST_LISTED]]
+    more = len(paths) - len(shown)
+    last = f"{more} more" if more else shown.pop()
+    return f"{', '.join(shown)} and {last}" if shown else last
 
 
 def read_devcontainer(repo: Path) -> Devcontainer | None:
     """Return what the devcontainer.json of ``repo`` asks for; None if it has none.
 
-    Raises SandboxError ``workspace_invalid`` for one that cannot be followed, with what is wrong with it.
+    Raises SandboxError ``workspace_invalid`` for several, and for one that cannot be followed, with what is wrong with it.
     """
     try:
-        path = find_devcontainer(repo)
-        if not path:
+        paths = find_devcontainers(repo)
+        if not paths:
             return None
+        if len(paths) > 1:
+            raise SandboxError(
+                ErrorCode.workspace_invalid,
+                f"The repository has {len(paths)} files for --devcontainer: {listed(paths)}.",
+                f"Copy the one that you mean to {MAIN}, with paths that are right there, or name an image with --image instead.",
+            )
+        path = paths[0]
         with Folder(repo) as held:
             data = held.read(path, MOST_BYTES)
             if data is None:

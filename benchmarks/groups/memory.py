@@ -57,7 +57,7 @@ def call_everything(env: SandboxedEnvironment) -> None:
 
 def memory(options: Options) -> Iterator[Row]:
     """Measure all processes of a container after little and after everything, and what each sandbox takes of this process."""
-    little, everything, sleeping = [], [], []
+    little, everything, reading, sleeping = [], [], [], []
     with ExitStack() as stack:
         for _ in range(options.rounds(5)):
             other = stack.enter_context(machine.plain_container(options.image))
@@ -69,11 +69,23 @@ def memory(options: Options) -> Iterator[Row]:
             call_everything(env)
             time.sleep(SETTLE_SECONDS)
             everything.append(_mebibytes(env.container_id))
+            _open_page(env)
+            time.sleep(SETTLE_SECONDS)
+            reading.append(_mebibytes(env.container_id))
     beside = summary(sleeping)
     sleep = "a container that sleeps"
     yield Row("after start and one run", summary(little), "MiB", sleep, beside, (Goal("p50", 9.0),), "goal 7")
     yield Row("after one call of every operation", summary(everything), "MiB", sleep, beside, (Goal("p50", 16.0),))
+    yield Row("in the half minute after a page", summary(reading), "MiB", sleep, beside, note="what reads pages waits for the next")
     yield from _orchestrator(options)
+
+
+def _open_page(env: SandboxedEnvironment) -> None:
+    """Open a page of a server in the sandbox, and end the server."""
+    server = env.run("python3 -m http.server 8000 --bind 127.0.0.1", background=True).unwrap().id
+    env.wait_for(port=8000).unwrap()
+    env.browse("http://127.0.0.1:8000/").unwrap()
+    env.kill(server).unwrap()
 
 
 def _mebibytes(container_id: str) -> float:

@@ -176,8 +176,7 @@ def sandbox_of(
         services = services_of(values["service"] or (), values["service_header"] or (), os.environ)
         return attach_kept(kept.inside, kept.take_over, network, allow, cache, services, values["network_log"], report, remote)
     policy = policy_of(network or "none", allow)
-    if local:
-        refuse_with_local(_only_of_containers(values), kept)
+    check_options(values, local=local, kept=kept)
     limits = _limits_of(values, timeout_seconds)
     variables = dict(variable_of(text) for text in values["env"] or ())
     read_roots = tuple(values["read_root"] or ())
@@ -215,6 +214,17 @@ def sandbox_of(
     if values["setup"] is not None:
         _prepare(made, values["setup"], report)
     return made
+
+
+def check_options(asked: Mapping[str, Any], *, local: bool, kept: Kept = Kept()) -> None:
+    """Raise SandboxError for options that no sandbox can have. Nothing is asked of the engine."""
+    if local:
+        values = {name: flag.default for name, flag in FLAGS.items()} | dict(asked)
+        refuse_with_local(_only_of_containers(values), kept)
+    if asked.get("setup") is not None:
+        from sandbox.docker.local_images.setups import check_command
+
+        check_command(asked["setup"])
 
 
 def _prepare(made: DockerEnvironment, command: str, report: Callable[[str], None]) -> None:

@@ -261,7 +261,7 @@ class Environment(OperationMethods, StateMethods):
     def validated(self, operation: str, args: Mapping[str, Any]) -> op.Request | Failure[Any]:
         """Return the request of an operation by name, or why it is none."""
         given: tuple[object, object] = operation, args  # by callers whose types nobody has checked
-        kind = op.OPERATIONS.get(operation) if isinstance(given[0], str) else None
+        kind = op.find(operation) if isinstance(given[0], str) else None
         if kind is None:
             message = f"There is no operation {value_text(operation)}."
             return Failure[Any](ErrorCode.unknown_tool, message, f"Use one of: {', '.join(op.OPERATIONS)}.")

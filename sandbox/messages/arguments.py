@@ -44,7 +44,9 @@ def kind_of(schema: Any) -> str:
     bounds = [f"{phrase} {_bound(schema[name])}" for name, phrase in _BOUNDS.items() if name in schema]
     if "maxLength" in schema:
         bounds.append(f"of at most {_bound(schema['maxLength'])} characters")
-    if schema.get("minLength"):
+    if "maxItems" in schema:
+        bounds.append(f"of at most {_bound(schema['maxItems'])} items")
+    if schema.get("minLength") or schema.get("minItems"):
         bounds.append("that is not empty")
     items = schema.get("items")
     if isinstance(items, Mapping) and isinstance(items.get("type"), str) and items["type"] in _KINDS:

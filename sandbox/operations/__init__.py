@@ -1,7 +1,7 @@
 """The operations of a sandbox: each a typed request and a typed result, declared where they stand, one file per family.
 
-They load when the first of them is used: pydantic takes 60 ms of a processor to load, and the types as long again, which is time
-that a sandbox needs to start (see ``load``).
+A family loads when the first of its names is used: pydantic takes 60 ms of a processor to load, and all the types as long again,
+which is time that a sandbox needs to start (see ``load``).
 
 A request's docstring and field descriptions are what a model reads; ``OPERATIONS`` is the table from which tools, methods and the
 wire are made (``table``). Paths may be relative (to the working folder of the sandbox) or absolute inside its roots.
@@ -184,27 +184,47 @@ __all__ = [
 
 # In the order in which models are offered them.
 _FAMILIES = ("files", "commands", "terminals", "waiting", "pages", "usage")
+# In the order in which a name is looked for: most programs run commands.
+_MODULES = ("table", "base", "result", "commands", "files", "terminals", "waiting", "pages", "usage", "state")
 
 
 def load() -> None:
     """Load every operation; does nothing when they are loaded. May be called by several threads at once."""
     if is_loaded():
         return
-    modules = [import_module(f".{name}", __name__) for name in (*_FAMILIES, "state", "result", "base", "table")]
+    from . import table
+
+    modules = [import_module(f".{name}", __name__) for name in _MODULES]
+    places = {f"{__name__}.{family}": place for place, family in enumerate(_FAMILIES)}
+    in_order = sorted(table.OPERATIONS.items(), key=lambda entry: places[entry[1].__module__])
     for name in __all__:
-        globals()[name] = next(getattr(module, name) for module in modules if hasattr(module, name))
+        if name != "OPERATIONS":
+            globals()[name] = next(getattr(module, name) for module in modules if hasattr(module, name))
+    globals()["OPERATIONS"] = dict(in_order)
 
 
 def is_loaded() -> bool:
     """Return whether every operation is loaded."""
-    return "schema_of" in globals()  # the last of the names
+    return "OPERATIONS" in globals()  # the last of the names
+
+
+def find(name: str) -> type[Request] | None:
+    """Return the request of the operation ``name``, or None if there is none; loads no more families than it takes to find it."""
+    from . import commands, table  # noqa: F401 - the family that most programs begin with
+
+    if name not in table.OPERATIONS:
+        load()
+    return table.OPERATIONS.get(name)
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    load()
-    return globals()[name]
+    if name == "OPERATIONS":
+        load()
+        return globals()[name]
+    module = next(module for each in _MODULES if hasattr(module := import_module(f".{each}", __name__), name))
+    return globals().setdefault(name, getattr(module, name))
 
 
 def __dir__() -> list[str]:

@@ -24,7 +24,6 @@ from sandbox.text.masking import Mask
 from sandbox.text.plain_text import plain
 from sandbox.text.wording import count_of, value_text
 
-from . import files as _before  # noqa: F401 - whose operations are offered first
 from .base import Answer, Change, Excerpt, Host, Prepared, PythonType, Reply, Request, User
 from .result import Result
 from .table import operation

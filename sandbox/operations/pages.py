@@ -11,7 +11,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from sandbox.text.excerpt import SHOWN_CHARS, first_lines, first_part
 from sandbox.text.wording import one_line
 
-from . import waiting as _before  # noqa: F401 - whose operations are offered first
 from .base import Excerpt, Path, PythonType, Request
 from .result import Result
 from .table import operation
@@ -229,6 +228,12 @@ def _listed(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _bound_items(schema: dict[str, Any]) -> None:
+    """Name the bounds of a list as those of lists: behind a validator pydantic names them as those of a text."""
+    for name in ("min", "max"):
+        schema[f"{name}Items"] = schema.pop(f"{name}Length")
+
+
 class StepResult(Result):
     """``what`` is the element of a step, ``changes`` what it changed; outline lines that disappeared are marked "-", new ones "+".
 
@@ -294,6 +299,7 @@ class BrowseInteract(Request):
             min_length=1,
             max_length=50,
             description='The steps, as in [{"action": "fill", "target": "e3", "value": "Ann"}].',
+            json_schema_extra=_bound_items,
         ),
     ]
     max_chars: int = Field(8000, ge=0, le=200000, description="Maximum number of characters of the outline at the end.")

@@ -12,7 +12,7 @@ from .result import Result
 
 R = TypeVar("R", bound=Request)
 
-# Request classes by the name of the operation, in the order in which models are offered them.
+# Request classes by the name of the operation, in the order in which their families were loaded.
 OPERATIONS: dict[str, type[Request]] = {}
 
 

@@ -14,7 +14,6 @@ from sandbox.messages.waiting import state_of
 from sandbox.messages.waiting_for import WaitingFor
 from sandbox.text.masking import Mask
 
-from . import commands as _before  # noqa: F401 - whose operations are offered first
 from .base import Excerpt, Host, Id, Prepared, Reply, Request, User
 from .result import Result
 from .table import operation

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.text.wording import duration, one_line, size
 
-from . import pages as _before  # noqa: F401 - whose operations are offered first
 from .base import Host, Request
 from .result import Result
 from .table import operation

@@ -14,7 +14,6 @@ from sandbox.messages.waiting_for import WaitingFor
 from sandbox.text.plain_text import plain
 from sandbox.text.wording import count_of, size
 
-from . import terminals as _before  # noqa: F401 - whose operations are offered first
 from .base import Excerpt, Id, Request
 from .table import operation
 

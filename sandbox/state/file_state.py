@@ -22,11 +22,9 @@ from sandbox.messages.faults import fault_error, violation, word_notice
 from sandbox.text.masking import Mask
 
 from .checkpoint import EMPTY, Checkpoint, lacks
-from .checkpoint_file import load, open_file, save
 from .guest_files import Scan
 from .history import History
 from .methods import MOST_CHANGES, StateMethods, write_new
-from .patch import export
 from .table import Difference, Entry, Key, Table, as_text, differences, display_path, unreadable_paths
 
 if TYPE_CHECKING:
@@ -166,6 +164,8 @@ class FileState:
             began = time.monotonic()
             if to is not None:
                 check_host_path(to)
+            from .patch import export
+
             made = export(history, since, leftovers)
             patch = b"".join(made.parts)
             if to is not None:
@@ -230,6 +230,8 @@ class FileState:
         check_types("save_checkpoint", id=(id, str), to=(to, HOST_PATH))
 
         def work(history: History) -> Success[op.SavedCheckpointResult]:
+            from .checkpoint_file import save
+
             check_host_path(to)
             size = save(history.get(id), history.store, to, history.limit)
             return Success(op.SavedCheckpointResult(id=id, path=os.fspath(to), size_bytes=size))
@@ -241,6 +243,8 @@ class FileState:
         check_types("load_checkpoint", path=(path, HOST_PATH), name=(name, str | None))
 
         def work(history: History) -> Success[op.CheckpointResult]:
+            from .checkpoint_file import load, open_file
+
             check_host_path(path)
             with open_file(path) as file:
                 loaded = load(file, os.fspath(path), history.new_id(name), history.store)

@@ -12,6 +12,7 @@ import pytest
 from sandbox import DockerEnvironment, LocalEnvironment, Network
 from sandbox.docker.engine.client import connect
 from sandbox.envelope import Failure
+from sandbox.guest.pages.driver.session import PICTURE_CHUNK
 from sandbox.readers import hint_for
 
 from .conftest import serve
@@ -26,11 +27,24 @@ PAGE = b'''<!doctype html><title>Shop</title><h1>Shop</h1><p>We sell <b>nice</b>
 <label>File <input type=file id=f onchange="f.files[0].text().then(t=>out.textContent=t)"></label></form>
 <p id=out></p><a href="/next" target=_blank>Elsewhere</a><div style="height:3000px"></div><button id=late hidden>Late</button>
 <script>console.warn("careful", 1); setTimeout(() => late.hidden = false, 300); fetch("/missing"); null.x</script>'''
+PDF = b'''%PDF-1.4
+1 0 obj <</Type /Catalog /Pages 2 0 R>> endobj
+2 0 obj <</Type /Pages /Kids [3 0 R] /Count 1>> endobj
+3 0 obj <</Type /Page /Parent 2 0 R /MediaBox [0 0 300 100] /Contents 4 0 R
+  /Resources <</Font <</F 5 0 R>>>>>> endobj
+4 0 obj <</Length 44>> stream
+BT /F 12 Tf 20 50 Td (A paper on boxes) Tj ET
+endstream endobj
+5 0 obj <</Type /Font /Subtype /Type1 /BaseFont /Helvetica>> endobj
+trailer <</Root 1 0 R>>
+'''
+KINDS = {"/text": "text/plain", "/paper.pdf": "application/pdf"}
 class Site(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        found = {"/": PAGE, "/next": b"<title>Second</title><h1>Second page</h1>", "/text": b"plain"}.get(self.path)
+        pages = {"/": PAGE, "/next": b"<title>Second</title><h1>Second page</h1>", "/text": b"plain", "/paper.pdf": PDF}
+        found = pages.get(self.path)
         self.send_response(200 if found else 404)
-        self.send_header("Content-Type", "text/plain" if self.path == "/text" else "text/html")
+        self.send_header("Content-Type", KINDS.get(self.path, "text/html"))
         self.end_headers()
         self.wfile.write(found or b"nothing")
     def log_message(self, *_): pass
@@ -82,6 +96,13 @@ def test_what_is_opened_without_the_browser(env: DockerEnvironment, shop: str) -
     assert not env.browse(f"{shop}/", raw=True, browser=True).ok
 
 
+@pytest.mark.parametrize("browser", [None, True])
+def test_a_pdf_is_read_as_text(env: DockerEnvironment, shop: str, browser: bool | None) -> None:
+    found = env.browse(f"{shop}/paper.pdf", browser=browser).unwrap()
+    assert (found.browser, found.content_type) == (False, "application/pdf")
+    assert "A paper on boxes" in found.text
+
+
 def test_the_rest_of_a_page_is_read_where_it_is(env: DockerEnvironment, shop: str) -> None:
     first = env.browse(f"{shop}/", max_chars=10).unwrap()
     assert (len(first.text), first.truncated) == (10, True)
@@ -114,6 +135,29 @@ def test_steps(env: DockerEnvironment, page: Any, shop: str) -> None:
         [{"action": "close_tab"}, {"action": "click", "target": "a"}, {"action": "back"}]
     ).unwrap()
     assert (len(back.tabs), back.title) == (1, "Shop")
+
+
+LIST = """<select id=s><option>Ann<option>Ben<option disabled>Eve</select>
+<table><thead><tr><th>Name<th>Age</thead><tbody><tr><td>Ann<td>7<tr><td>Ben<td>8</table>"""
+
+
+def test_an_option_of_a_closed_list_is_clicked(env: DockerEnvironment, page: Any) -> None:
+    steps = [
+        {"action": "evaluate", "value": f"document.body.innerHTML = {json.dumps(LIST)}"},
+        {"action": "click", "target": "#s option:nth-child(2)"},
+        {"action": "evaluate", "value": "s.value"},
+    ]
+    done = env.browse_interact(steps).unwrap().steps
+    assert done[2].value == '"Ben"'
+    assert '+ option "Ben" [selected]' in "\n".join(done[1].changes)
+    refused = env.browse_interact({"action": "click", "target": "#s option:nth-child(3)"})
+    assert "is disabled" in str(refused.to_dict().get("error"))
+
+
+def test_tables_are_markdown(env: DockerEnvironment, page: Any, shop: str) -> None:
+    env.browse_interact({"action": "evaluate", "value": f"document.body.innerHTML = {json.dumps(LIST)}"}).unwrap()
+    text = env.browse(f"{shop}/", browser=True, offset=1).unwrap().text
+    assert text == " Name | Age |\n| --- | --- |\n| Ann | 7 |\n| Ben | 8 |"
 
 
 def test_a_step_that_fails_ends_the_call(env: DockerEnvironment, page: Any) -> None:
@@ -159,6 +203,30 @@ def test_screenshots(env: DockerEnvironment, page: Any) -> None:
     assert env.run("stat -c %U pictures/full.png").unwrap().output == "agent\n"
 
 
+NOISE = """document.body.innerHTML = '<canvas width=1000 height=700>'; const c = document.querySelector('canvas').getContext('2d');
+const d = c.createImageData(1000, 700); for (let i = 0; i < d.data.length; i++) d.data[i] = i % 4 == 3 ? 255 : Math.random() * 256;
+c.putImageData(d, 0, 0)"""
+
+
+CHECK_PNG = """
+import sys, zlib
+data, at = open(sys.argv[1], "rb").read(), 8
+while at < len(data):
+    end = at + 8 + int.from_bytes(data[at : at + 4])
+    assert zlib.crc32(data[at + 4 : end]) == int.from_bytes(data[end : end + 4]), at
+    at = end + 4
+assert data[-8:-4] == b"IEND"
+"""
+
+
+def test_a_picture_that_comes_in_pieces(env: DockerEnvironment, page: Any) -> None:
+    env.browse_interact({"action": "evaluate", "value": NOISE}).unwrap()
+    picture = env.screenshot(path="noise.png").unwrap()
+    assert picture.size_bytes > 2 * PICTURE_CHUNK
+    checked = env.run(argv=["python3", "-c", CHECK_PNG, "noise.png"]).unwrap()
+    assert checked.exit_code == 0, checked.output
+
+
 def test_the_browser_reaches_no_file_of_the_sandbox(env: DockerEnvironment, page: Any) -> None:
     """Threat: a page takes the browser over, which has no sandbox of its own, and reads the workspace."""
     pid = env.run("pgrep -u 61187 -o").unwrap().output.strip()
@@ -188,6 +256,11 @@ def test_a_killed_browser_starts_again(env: DockerEnvironment, page: Any, shop: 
 def test_closing_leaves_nothing(image: str) -> None:
     with DockerEnvironment(image=image, network=Network.none()) as env:
         address = serve(env, "shop.py", SITE)
+        assert "Chromium opens pages for browse; it has no sandbox of its own" in env.describe()["sandbox"]
+        for answer in (env.screenshot(), env.browse_interact({"action": "click", "target": "e1"})):
+            assert isinstance(answer, Failure)
+            assert answer.error == "No page is open in the browser."
+            assert "browse" in hint_for("model", answer.hint)
         assert env.browse(f"{address}/next", browser=True, timeout_seconds=60).ok
         ident = env.container_id
     deadline = time.monotonic() + 60

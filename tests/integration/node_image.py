@@ -39,9 +39,8 @@ def node_image(client: docker.DockerClient, base: str) -> str:
         _text(archive, "Dockerfile", _DOCKERFILE.format(base=base, modules=modules))
     target.seek(0)
     name = f"gamebox-test/{uuid.uuid4().hex}"
-    for _ in client.api.build(fileobj=target, custom_context=True, tag=name, rm=True, decode=True):
-        pass
-    assert client.images.list(name), "the image was not built"
+    said = list(client.api.build(fileobj=target, custom_context=True, tag=name, rm=True, decode=True))
+    assert client.images.list(name), said[-3:]
     return name
 
 

@@ -214,6 +214,9 @@ def test_an_image_has_a_largest_size(owner: str) -> None:
     limits = BuildLimits(sandbox=dataclasses.replace(SMALL, file_bytes=MIB))
     file = refused(lambda: build(owner, Run("head -c 2M /dev/zero > /file"), limits=limits))
     assert "1.0 MiB" in file.message
+    # What is written before the sandbox looks at its disk is too much as well.
+    disk = refused(lambda: build(owner, Run("head -c 140M /dev/zero > /file")))
+    assert "a step may write 128.0 MiB" in disk.message or "disk limit of 128.0 MiB" in disk.message
     assert ImageStore(owner).bytes_used() == 0
 
 

@@ -78,10 +78,34 @@ def test_a_set_up_is_made_once_and_found_again(repo: Path, upstream: Upstream, t
     again = ["--workspace", str(repo), "--setup", INSTALL, "-e", "PYTHONPATH=.venv", "--", "python3", "main.py"]
     second = run_gamebox("run", *again, env=environment, timeout=300)
     assert (second.returncode, second.stdout) == (0, "again mdurl\n"), second.stderr
+    check_batch(repo, script, environment)
+    check_resumed(asked, environment)
     (listed,) = [each for each in list_setups() if found.name in each.names]
     assert dict(listed.labels)["setup.command"] == INSTALL
     assert run_gamebox("setups", "rm", found.name, env=environment, timeout=100).stdout == f"{found.name}\n"
     assert found.name not in {name for each in list_setups() for name in each.names}
+
+
+def check_batch(repo: Path, script: Path, environment: dict[str, str]) -> None:
+    """A batch starts its tasks from the set-up, and with what the devcontainer.json of their repository says."""
+    (repo / ".devcontainer.json").write_text('{"image": "gamebox/base", "containerEnv": {"PYTHONPATH": ".venv"}}')
+    task = {"id": "one", "task": "x", "repo": str(repo), "checks": ["test $PYTHONPATH = .venv && python3 main.py"]}
+    tasks, out = repo.parent / "tasks.jsonl", repo.parent / "out"
+    tasks.write_text(json.dumps(task))
+    asked = ["batch", str(tasks), "--script", str(script), "--devcontainer", "--packages", "-o", str(out)]
+    done = run_gamebox(*asked, "--setup", INSTALL, env=environment, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((out / "one/result.json").read_text())["rewards"] == {"reward": 1.0}, done.stderr
+    (repo / ".devcontainer.json").unlink()
+
+
+def check_resumed(asked: list[str], environment: dict[str, str]) -> None:
+    """A run whose sandbox is gone goes on in a new one, which has what was set up."""
+    stopped = run_gamebox(*asked, "--max-iterations", "1", env=environment, timeout=300)
+    assert "max_iterations" in stopped.stderr, stopped.stderr
+    resumed = run_gamebox("runs", "resume", "last", "--fresh", "--max-iterations", "5", env=environment, timeout=300)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "not part of the changes: .venv" in resumed.stderr
 
 
 def test_other_content_is_another_set_up_and_a_failure_is_none(repo: Path, upstream: Upstream, tmp_path: Path) -> None:

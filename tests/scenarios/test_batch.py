@@ -15,8 +15,10 @@ import pytest
 
 from agent.batch import BatchTask, load_tasks
 from agent.batch.command import rows_of
+from agent.batch.options import Options
 from agent.batch.results import Result, State
-from agent.batch.setup import digest_of_task
+from agent.batch.setup import differences, digest_of_task
+from agent.core.budget import Budget
 from sandbox.errors import SandboxError
 from tests.programs import run_gamebox
 
@@ -95,6 +97,24 @@ def tasks(tmp_path: Path) -> Path:
         {"id": "half", "task": "mend", "repo": "repo", "script": good, "checks": check},
         {"id": "broken", "task": "mend", "repo": "repo", "script": str(broken), "checks": check},
     )
+
+
+def test_options_that_fit_no_task_are_refused_before_the_first(tasks: Path, tmp_path: Path) -> None:
+    for flags, words in (
+        (("--local", "--setup", "npm ci"), "has no effect with --local"),
+        (("--setup", " "), "no command that can be run"),
+        (("--devcontainer",), "the repository of the task good has no devcontainer.json"),
+    ):
+        done = batch(tasks, "-o", tmp_path / "out", *flags)
+        assert done.returncode == 2, done.stdout
+        assert words in done.stderr
+        assert "hint: " in done.stderr
+    (tmp_path / "repo/.devcontainer.json").write_text("{}")
+    found = load_tasks(tasks)
+    asked = {"agent": "coding", "model": None, "script": None, "image": BASE, "memory": "1g", "cpus": 1.0, "network": "none"}
+    options: Any = {"tasks": tasks, "out": tmp_path, "budget": Budget(), **asked}
+    one, other = (Options(**options, devcontainer=value).identities(found)["good"] for value in (True, False))
+    assert differences(one, other) == ["devcontainer was yes, is none"]
 
 
 def test_a_batch_is_done_and_not_done_again(tasks: Path, tmp_path: Path) -> None:

@@ -238,6 +238,8 @@ def import_(
         done = import_image(file, name, replace=replace, most_bytes=size_of(max_size, "an archive"), report=progress)
     finally:
         progress.done()
+    if done.left_out:
+        say("note", f"not taken over, since sandboxes do not use it: {', '.join(done.left_out)}")
     if as_json:
         _print_json(dataclasses.asdict(done))
     else:

@@ -29,6 +29,7 @@ from .configuration import Configuration, MakeFolders, expand_copy, final_key, l
 from .engine_images import EngineImage
 from .log import BuildLog, LogEntry
 from .room import Room
+from .step_hints import WROTE_TOO_MUCH
 from .step_sandbox import StepFailedError, StepSandbox, Surroundings, step_sandbox
 from .steps import Copy, Env, Plan, Run, User, Workdir, invalid
 
@@ -253,7 +254,9 @@ class Build:
             self._check()
             container = sandbox.env.container_id
             before = engine.added_bytes(client, parent, self._owner)
-            self._check_size(before, engine.container_bytes(client, container))
+            written = engine.container_bytes(client, container)
+            self._check_size(before, written)
+            self._check_disk(written)
             settings = engine.settings_of(parent, self._plan, configuration, finished=False)
             image = self._commit(client, container, key, parent, settings)
         # What it wrote between the look at its size and the commit counts as well.
@@ -372,6 +375,12 @@ class Build:
             "Remove in the same step what the image does not need, such as caches of package managers.",
             result=self._result(None),
         )
+
+    def _check_disk(self, written: int) -> None:
+        """Raise StepFailedError for a step that wrote too much faster than its sandbox looks at its disk."""
+        most = self._limits.sandbox.files_bytes
+        if written > most:
+            raise StepFailedError(f"it wrote {size(written)}, and a step may write {size(most)}", WROTE_TOO_MUCH)
 
     def _cancelled(self) -> SandboxError:
         return SandboxError(

@@ -27,7 +27,7 @@ from sandbox.pipe.watching import CancelToken
 
 from .configuration import Configuration
 from .log import BuildLog
-from .step_hints import hint_for_step
+from .step_hints import BY_LIMIT, hint_for_step
 from .steps import Copy, Run
 
 _ARCHIVE = f"{BUILD.workspace}/archive"
@@ -111,9 +111,10 @@ class StepSandbox:
         self._log.flush()
         for notice in self._notices:
             if notice.code in _WARNINGS:
-                self._log.say(f"{notice.message} {notice.hint}", "warn")
+                self._log.say(notice.message, "warn")  # its hint is for a model in a sandbox
         if result.exit_code != 0:
-            raise self._failed("its command", result, hint_for_step(result.exit_code, self._log.tail))
+            refused = any(notice.code == "network_denied" for notice in self._notices)
+            raise self._failed("its command", result, hint_for_step(result.exit_code, self._log.tail, refused=refused))
         if result.left_running:
             self._log.say(f"ending {result.left_running} processes that the step left running: an image has no processes", "warn")
             self.env.kill(result.id)
@@ -165,7 +166,7 @@ class StepSandbox:
         if why is None:
             return StepFailedError(f"{what} ended with {end}", hint, result.exit_code)
         reason = f"{why.message[:1].lower()}{why.message[1:].rstrip('.')} ({end})"
-        return StepFailedError(reason, why.hint, result.exit_code)
+        return StepFailedError(reason, BY_LIMIT.get(why.code, why.hint), result.exit_code)
 
     def _run(self, argv: tuple[str, ...], seconds: float, **options: Any) -> RunResult:
         left = self._left()

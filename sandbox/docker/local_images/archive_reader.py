@@ -6,14 +6,12 @@ by number.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
 import posixpath
 import re
 import tarfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TypeGuard, cast
@@ -23,6 +21,8 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.readers import Hint
 from sandbox.text.wording import size, value_text
 
+from .packed import damaged, unpacked
+
 _MOST_JSON = 4 << 20
 _MOST_MEMBERS = 10_000
 _MOST_FILES = 2_000_000
@@ -30,12 +30,16 @@ _MOST_READ = 1 << 20
 _MOST_HEADERS = 64 << 10
 """Bytes of all headers of one member. A header may say that a name has any number of bytes, and tarfile would read
 them all at once."""
+_MOST_DIGITS = 255
+"""Digits in a row in a pax header, as many as a name may have. tarfile of many a Python looks for ``[0-9]+ hdrcharset=`` from
+each place anew: with 64 KiB of digits for 4 seconds."""
 _MOST_NAMES = 4 << 20
 """Characters of all names of the outer archive, which are kept."""
 _CHUNK = 1 << 20
+_PAX_KINDS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_KIND_AT = 156
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_GZIP = b"\x1f\x8b"
-_DAMAGED = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError, RecursionError, MemoryError)
+_DIGITS = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
 
 
 def unsafe(problem: str) -> SandboxError:
@@ -70,10 +74,10 @@ class ArchiveReader:
     def _tar(self) -> tarfile.TarFile:
         """Open the archive from its beginning."""
         self._file.seek(0)
-        is_packed = self._file.read(2) == _GZIP
-        self._file.seek(0)
-        source = cast("BinaryIO", gzip.GzipFile(fileobj=self._file)) if is_packed else self._file
-        return tarfile.open(fileobj=_Bounded(source, self._most_bytes), mode="r:")
+        try:
+            return tarfile.open(fileobj=_Bounded(unpacked(self._file), self._most_bytes), mode="r:")
+        except tarfile.ReadError:
+            raise unsafe("it is not a tar, plain or compressed with gzip or zstd") from None
 
     def _members(self) -> dict[str, tarfile.TarInfo]:
         members: dict[str, tarfile.TarInfo] = {}
@@ -147,7 +151,7 @@ class ArchiveReader:
                 name = _normal(member.name)
                 if name not in wanted or not member.isreg():
                     continue
-                hashed = _Hashed(_unpacked(cast("BinaryIO", tar.extractfile(member))), self._most_bytes - self.bytes)
+                hashed = _Hashed(unpacked(cast("BinaryIO", tar.extractfile(member))), self._most_bytes - self.bytes)
                 self._check_files(hashed, name)
                 if f"sha256:{hashed.finish()}" != wanted[name]:
                     raise unsafe(f"the layer {value_text(name)} has not the hash that the configuration names")
@@ -178,18 +182,20 @@ class ArchiveReader:
             for member in _each(tar):
                 name = _normal(member.name)
                 if name in self._sizes and member.isreg():
-                    content = _unpacked(cast("BinaryIO", tar.extractfile(member)))
+                    content = unpacked(cast("BinaryIO", tar.extractfile(member)))
                     yield name, self._sizes[name], _exactly(content, self._sizes[name])
 
 
 class _Source(io.RawIOBase):
-    """A file of a tar that raises for one read of too much, and for headers of one member that are too long."""
+    """A file of a tar that raises for one read of too much, and for headers of one member that are too long or take too long."""
 
     _headers_left: int | None = _MOST_HEADERS  # tarfile reads the first member when it opens the file
+    _header_kind = b""
+    """The kind of the header whose content is read next: a pax header or a long name."""
 
     def expect_headers(self) -> None:
         """Count what is read as the headers of one member, until ``expect_content``."""
-        self._headers_left = _MOST_HEADERS
+        self._headers_left, self._header_kind = _MOST_HEADERS, b""
 
     def expect_content(self) -> None:
         """Bound each read, and not what they read together."""
@@ -202,6 +208,15 @@ class _Source(io.RawIOBase):
         if left is not None:
             self._headers_left = left - count
 
+    def _check_header(self, block: bytes, what: str) -> None:
+        """Raise for a pax header that tarfile would need long for. ``block`` is what it reads now."""
+        if self._headers_left is None:
+            return
+        if self._header_kind in _PAX_KINDS and not _is_quick(block):
+            raise unsafe(f"{what} has a pax header that is invalid")
+        kind = b"" if self._header_kind else block[_KIND_AT : _KIND_AT + 1]
+        self._header_kind = kind if kind in (*_PAX_KINDS, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) else b""
+
 
 class _Bounded(_Source):
     """A file that raises for a place behind the most bytes as well."""
@@ -212,6 +227,7 @@ class _Bounded(_Source):
     def read(self, count: int = -1, /) -> bytes:
         self._check_read(count, "it")
         found = self._source.read(count)
+        self._check_header(found, "it")
         self._check(self._source.tell())
         return found
 
@@ -241,7 +257,9 @@ class _Hashed(_Source):
 
     def read(self, count: int = -1, /) -> bytes:
         self._check_read(count, "a layer")
-        return self._take(count)
+        found = self._take(count)
+        self._check_header(found, "a layer")
+        return found
 
     def _take(self, count: int) -> bytes:
         found = self._source.read(count)
@@ -271,6 +289,25 @@ class _Hashed(_Source):
         return self._digest.hexdigest()
 
 
+def _is_quick(headers: bytes) -> bool:
+    """Return whether tarfile reads a pax header in a time that grows with its bytes, and not with their square.
+
+    It does with records of the lengths that they say, each ``LENGTH NAME=VALUE``, and with few digits in a row.
+    """
+    if _DIGITS.search(headers):
+        return False
+    at = 0
+    while headers[at : at + 1] not in (b"", b"\0"):
+        length, blank, _ = headers[at : at + 8].partition(b" ")
+        if not blank or not length.isdigit():
+            return False
+        end = at + int(length)
+        if headers[end - 1 : end] != b"\n" or headers.find(b"=", at, end) < 0 or end <= at:
+            return False
+        at = end
+    return True
+
+
 def too_large(most_bytes: int) -> SandboxError:
     """Return the error for an archive that unpacks to too much."""
     return SandboxError(
@@ -287,14 +324,8 @@ def _worded() -> Iterator[None]:
         yield
     except SandboxError:
         raise
-    except _DAMAGED as error:
+    except damaged() as error:
         raise unsafe(f"it is damaged ({type(error).__name__})") from error
-
-
-def _unpacked(source: BinaryIO) -> BinaryIO:
-    is_packed = source.read(2) == _GZIP
-    source.seek(0)
-    return cast("BinaryIO", gzip.GzipFile(fileobj=source)) if is_packed else source
 
 
 def _each(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

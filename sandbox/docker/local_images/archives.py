@@ -27,7 +27,7 @@ from sandbox.text.wording import size, value_text
 
 from .archive_reader import ArchiveReader, unsafe
 from .building import OWNER
-from .image_config import clean_config
+from .image_config import clean_config, left_out
 from .names import check_free, importable_name
 
 MOST_BYTES = 32 * GIB
@@ -38,12 +38,13 @@ _SPARE_BYTES = 512 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """An image that was imported, by its name and its id on this engine."""
+    """An image that was imported, by its name and its id on this engine. ``left_out`` are settings of it that it lost."""
 
     name: str
     id: str
     layers: int
     bytes: int
+    left_out: tuple[str, ...] = ()
 
 
 def export_image(name: str, file: BinaryIO) -> int:
@@ -52,13 +53,23 @@ def export_image(name: str, file: BinaryIO) -> int:
     Raises SandboxError, OSError.
     """
     client = connect()
-    engine.check_usable(engine.inspect(client, name), OWNER, name)
+    image = engine.inspect(client, name) if name.strip() else None
+    try:
+        engine.check_usable(image, OWNER, name)
+    except SandboxError as error:
+        raise SandboxError(
+            error.code, error.message, "Name one that is there; `gamebox image ls` and `docker image ls` list them."
+        ) from None
     written = 0
     with translated():
-        for chunk in client.api.get_image(name, chunk_size=_CHUNK):
-            file.write(chunk)
-            written += len(chunk)
-    return written
+        chunks = iter(client.api.get_image(name, chunk_size=_CHUNK))
+    while True:
+        with translated():
+            chunk = next(chunks, None)
+        if chunk is None:
+            return written
+        file.write(chunk)  # its errors are not the engine's
+        written += len(chunk)
 
 
 @contextlib.contextmanager
@@ -109,6 +120,8 @@ def import_image(
     engine does.
     """
     client = connect()
+    if name is not None:
+        check_free(client, importable_name(name, ()), replace=replace)  # before minutes of reading
     with _opened(path) as file:
         report(f"checking {path.name}")
         archive = ArchiveReader(file, most_bytes)
@@ -128,7 +141,13 @@ def import_image(
             engine.give_name(client, image.id, wanted)
         finally:
             engine.take_name(client, arriving)
-    return Imported(name=wanted.removesuffix(":latest"), id=image.id, layers=len(archive.layers), bytes=archive.bytes)
+    return Imported(
+        name=wanted.removesuffix(":latest"),
+        id=image.id,
+        layers=len(archive.layers),
+        bytes=archive.bytes,
+        left_out=left_out(archive.config),
+    )
 
 
 def _load(client: docker.DockerClient, archive: ArchiveReader, config: bytes, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -212,6 +211,8 @@ class Image:
         """Return the base and a digest of the steps; files that they copy count by their places alone."""
         if not self.steps:
             return self.base
+        import hashlib
+
         digest = hashlib.sha256(repr((self.base, self.steps, self.settings)).encode("utf-8", "replace")).hexdigest()[:12]
         return f"{self.base} with {len(self.steps)} {'step' if len(self.steps) == 1 else 'steps'} ({digest})"
 

@@ -15,6 +15,7 @@ from .archive_reader import unsafe
 
 IMPORTED_LABEL = "dev.gamebox.imported"
 _MOST_TEXTS, _MOST_CHARS = 1000, 256 << 10
+_LEFT_OUT = ("Healthcheck", "OnBuild", "Shell", "Volumes")
 _PORT = re.compile(r"[0-9]{1,5}/(tcp|udp|sctp)")
 _OWN = "dev.gamebox."
 # What says how one of our own images was made, which is believed of nothing but an archive that its user calls one of them.
@@ -59,6 +60,14 @@ def clean_config(config: dict[str, Any], diff_ids: tuple[str, ...], *, own: bool
         "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
     }
     return json.dumps(whole, sort_keys=True).encode()
+
+
+def left_out(config: dict[str, Any]) -> tuple[str, ...]:
+    """Return the settings that an image would have elsewhere and that ``clean_config`` leaves out."""
+    settings = config.get("config")
+    if not isinstance(settings, dict):
+        return ()
+    return tuple(name for name in _LEFT_OUT if settings.get(name) and settings[name] != {"Test": ["NONE"]})
 
 
 def _texts(value: object, what: str) -> list[str]:

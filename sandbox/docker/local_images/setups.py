@@ -50,6 +50,12 @@ class SetUp:
     cached: bool
 
 
+def check_command(command: str) -> None:
+    """Raise SandboxError ``invalid_arguments`` for a command that cannot be run."""
+    if not command.strip() or len(command.encode("utf-8", "replace")) > _MOST_COMMAND or "\0" in command:
+        raise invalid("--setup has no command that can be run.", "Give one, as in --setup 'pip install -r requirements.txt'.")
+
+
 def set_up(
     command: str,
     folder: str | Path,
@@ -73,8 +79,7 @@ def set_up(
     Raises SandboxError: ``image_build_failed`` with the last lines of the command, after which nothing is kept; ``timeout`` after
     30 minutes; ``path_not_found`` and ``workspace_invalid`` for the folder, and as the engine does.
     """
-    if not command.strip() or len(command.encode("utf-8", "replace")) > _MOST_COMMAND or "\0" in command:
-        raise invalid("--setup has no command that can be run.", "Give one, as in --setup 'pip install -r requirements.txt'.")
+    check_command(command)
     chosen = find_profile(profile)
     archive = pack_files(read_dependency_files(Path(folder)))
     user = "root" if chosen.uid == 0 else str(chosen.uid)

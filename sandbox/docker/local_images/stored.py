@@ -10,7 +10,7 @@ import docker
 
 from sandbox.docker.builds import engine_images as engine
 from sandbox.docker.builds.layers import ImageStore
-from sandbox.docker.engine.client import connect, image_not_found, translated
+from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.images.manifests import read_manifest
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.text.wording import value_text
@@ -18,6 +18,8 @@ from sandbox.text.wording import value_text
 from .building import OWNER
 from .image_config import IMPORTED_LABEL
 from .names import OURS
+
+_UNNAMED = "<none>:<none>"  # so older engines list what has lost its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ def list_images() -> list[NamedImage]:
         listed = client.api.images()
     found: list[NamedImage] = []
     for each in listed:
-        names = [str(tag).removesuffix(":latest") for tag in each.get("RepoTags") or ()]
+        names = [str(tag).removesuffix(":latest") for tag in each.get("RepoTags") or () if tag != _UNNAMED]
         labels = {str(name): str(value) for name, value in (each.get("Labels") or {}).items()}
         is_own = labels.get(engine.OWNER_LABEL) == engine.owner_digest(OWNER)
         for name in names:
@@ -68,7 +70,9 @@ def remove_image(name: str) -> None:
     image = engine.inspect(client, name) if name.strip() else None
     names = [] if image is None else [tag.removesuffix(":latest") for tag in image.tags]
     if image is None or name.removesuffix(":latest") not in names:
-        raise image_not_found(name)
+        raise SandboxError(
+            ErrorCode.image_not_found, f"There is no image named {value_text(name)}.", "Use a name that `gamebox image ls` lists."
+        )
     if OURS.fullmatch(name) or image.labels.get(IMPORTED_LABEL):  # no layer in the cache
         if len(image.tags) == 1 and _is_used(client, image.id):  # the engine would take the name alone
             raise SandboxError(

@@ -15,13 +15,18 @@ _begun = threading.Lock()
 
 
 def load_meanwhile() -> None:
-    """Begin to load the network's part and the operations in a thread of its own, once in a process; returns at once.
+    """Begin to load the network's part and the operations on commands in a thread of its own, once in a process; returns at once.
 
-    Who needs one of them earlier waits for it, as with any import.
+    What is needed earlier, or is another operation, loads when it is used, as with any import.
     """
     if not operations.is_loaded() and _begun.acquire(blocking=False):
         with contextlib.suppress(RuntimeError):  # no more threads: then each is loaded by who needs it
-            threading.Thread(target=load, name="gamebox-loading", daemon=True).start()
+            threading.Thread(target=_load_first, name="gamebox-loading", daemon=True).start()
+
+
+def _load_first() -> None:
+    import sandbox.network.egress
+    import sandbox.operations.commands  # noqa: F401
 
 
 def load() -> None:

@@ -69,6 +69,7 @@ class Processes:
         self.sessions = sessions.SessionTable(place, self.isolated)
         self.find_wait: Examine = _find_nothing
         self.find_stall: Examine = _find_nothing
+        self.page_readers: Any = None  # ``pages.readers.PageReaders``, once a page was asked for
         self.browser: Any = None  # a ``pages.browser.Browser``, once a page was opened in it
         self.browser_command: Command | None = None  # its driver while it runs
         self.disk: DiskWatch | None = None

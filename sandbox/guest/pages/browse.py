@@ -16,13 +16,13 @@ from ..protocol.constants import REFUSED, UNREACHED
 from ..protocol.faults import Fault
 from ..protocol.page_urls import is_loopback
 from . import checked
+from .readers import PageReaders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 GRACE_SECONDS = 0.15  # the program meets the deadline itself, unless it waits for a name to be resolved
-ANSWER_BYTES = 8 << 20
 PDFTOTEXT = ("/usr/bin/pdftotext", "/usr/local/bin/pdftotext", "/bin/pdftotext")
 FAULTS = {"invalid_url", "connection_failed", "too_many_redirects", "timeout"}
 FIELDS = ("url", "problem", "redirects", "seconds", "location")
@@ -65,17 +65,8 @@ def _fetched(call: StateCall) -> tuple[dict[str, Any], bool]:
         "ca_bundle": call.place.ca_bundle,
         "pdftotext": next((path for path in PDFTOTEXT if os.access(path, os.X_OK)), None),
     }
-    argv = [*call.place.interpreter, "-m", f"{__package__}.page"]
-    env = {**call.place.environ, "PYTHONSAFEPATH": "1"}  # nothing in the working folder is imported
-    if call.place.ca_bundle is not None:  # the bundle of the runtime: the image may have no certificates at all
-        env.setdefault("SSL_CERT_FILE", call.place.ca_bundle)
-    done = call.run_helper(
-        argv,
-        timeout_seconds=seconds + GRACE_SECONDS,
-        max_output_bytes=ANSWER_BYTES,
-        stdin=json.dumps(request).encode(),
-        env=env,
-    )
+    line = json.dumps(request).encode() + b"\n"
+    done: HelperResult = call.await_report(lambda report: _readers(call).read(line, seconds + GRACE_SECONDS, report))
     if done.timed_out:
         raise Fault("timeout", url=args["url"], seconds=seconds)
     answer = _parse_answer(done)
@@ -87,13 +78,19 @@ def _fetched(call: StateCall) -> tuple[dict[str, Any], bool]:
         raise _invalid_answer(done, str(error)) from None
 
 
+def _readers(call: StateCall) -> PageReaders:
+    """Return what reads the sandbox's pages. Only in the reactor's thread."""
+    processes = call.processes
+    if processes.page_readers is None:
+        processes.page_readers = PageReaders(processes)
+    readers: PageReaders = processes.page_readers
+    return readers
+
+
 def _parse_answer(done: HelperResult) -> dict[str, Any]:
-    try:
-        answer = json.loads(done.stdout)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise _invalid_answer(done, "it is not a JSON object")
+    answer = checked.parse_answer(done.stdout)
+    if not answer:
+        raise _invalid_answer(done, "it is not a JSON object of plain size")
     return answer
 
 

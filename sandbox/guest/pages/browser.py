@@ -12,11 +12,12 @@ import time
 from collections import deque
 
 from ..commands.command import Command
-from ..commands.output import STDOUT, Output
 from ..commands.packets import Spec
 from ..protocol.constants import BROWSER_UID
 from ..protocol.faults import Fault
 from ..users import User
+from .checked import parse_answer
+from .lines import LOG_BYTES, Lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 
     Report = Callable[["dict[str, Any] | Fault"], None]
 
-# A screenshot of the largest size, in base64.
-LINE_BYTES = 32 << 20
-LOG_BYTES = 2000
+# Of one answer. The largest has a text and an outline of 200,000 characters each, of which JSON in ASCII has at most 12 bytes.
+LINE_BYTES = 8 << 20
 # On a machine without a free processor Chromium takes many seconds to start.
 START_SECONDS = 30.0
 # The driver keeps to the deadlines itself; if it does not, the browser is ended.
@@ -98,7 +98,7 @@ class Browser:
         place = self._processes.place
         self.failure, self._ready = {}, False
         self._memory_kills = self._processes.cgroup.memory_kills()
-        self._lines = Lines()
+        self._lines = Lines(LINE_BYTES)
         command = self._command = Command("browser", self._lines, self._processes.reactor, self._ended)
         command.keeps_stdin_open = True
         command.answered = True  # so that refusals of its pages go into the next answer
@@ -122,7 +122,10 @@ class Browser:
 
     def _readable(self) -> None:
         while self._lines is not None and (line := self._lines.take()) is not None:
-            answer = _parse(line)
+            if self._ready and self._active is None and not _says_that_it_ends(line):  # nobody asked
+                self._lines.overflown = True
+                break
+            answer = parse_answer(line)
             if not self._ready:
                 if answer.get("ready") is True:
                     self._ready, self.confined = True, answer.get("confined") is True
@@ -138,7 +141,7 @@ class Browser:
                 asked, self._active = self._active, None
                 asked.answer(answer)
                 self._serve()
-        if self._lines is not None and self._lines.overflown and self._command is not None:
+        if self._lines is not None and self._lines.overflown and self._command is not None and not self._dying:
             self._kill(self._command, "protocol")
 
     def _note_failure(self, answer: dict[str, Any]) -> None:
@@ -215,45 +218,5 @@ class _Request:
         self._report(found)
 
 
-class Lines(Output):
-    """What the driver writes, as lines; of what it writes to standard error, the end."""
-
-    def __init__(self) -> None:
-        super().__init__(b"", 0, 0, lambda: False)
-        self.log = b""
-        self.overflown = False
-        self._pending: list[bytes] = []
-        self._size = 0
-        self._taken: deque[bytes] = deque()
-
-    def append(self, stream: int, data: bytes) -> None:
-        """Add what was written to ``stream``."""
-        if stream != STDOUT:
-            self.log = (self.log + data)[-LOG_BYTES:]
-            return
-        *whole, rest = data.split(b"\n")
-        for piece in whole:
-            self._taken.append(b"".join((*self._pending, piece)))
-            self._pending, self._size = [], 0
-        if rest:
-            self._pending.append(rest)
-            self._size += len(rest)
-        if self._size > LINE_BYTES or len(self._taken) > 8:  # it is asked for one at a time
-            self.overflown = True
-            self._pending, self._size = [], 0
-
-    def take(self) -> bytes | None:
-        """Return the next whole line, or None."""
-        return self._taken.popleft() if self._taken else None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(line, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}
+def _says_that_it_ends(line: bytes) -> bool:
+    return len(line) <= 4 * LOG_BYTES and "failed" in parse_answer(line)

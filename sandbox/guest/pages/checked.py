@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
 URL_CHARS = 8192
+# Texts, lists and objects in one answer. 50 steps with 30 changes each are 2000.
+MOST_VALUES = 20_000
 
 
 def string(answer: dict[str, Any], name: str, most: int) -> str:
@@ -55,3 +59,30 @@ def unicode(text: str) -> str:
 def link(found: dict[str, Any]) -> dict[str, Any]:
     """Return a link of a page. Raises TypeError and KeyError."""
     return {"text": string(found, "text", 1000), "url": string(found, "url", URL_CHARS)}
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parse_answer(line: bytes) -> dict[str, Any]:
+    """Return the object that a line of JSON is, or {} for a line that no program of ours writes.
+
+    Only ASCII is decoded, which takes a byte for each character, and only a line of few values, as an empty list takes 60 bytes.
+    """
+    if not line.isascii() or not _has_few_values(line):
+        return {}
+    try:
+        answer = json.loads(line, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _has_few_values(line: bytes) -> bool:
+    """Return whether a line of JSON has at most about MOST_VALUES texts, lists and objects."""
+    unescaped = line.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > 2 * MOST_VALUES:
+        return False
+    outside = unescaped.split(b'"')[::2]
+    return sum(part.count(mark) for part in outside for mark in (b",", b"[", b"{")) <= MOST_VALUES

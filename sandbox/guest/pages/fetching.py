@@ -8,7 +8,6 @@ import ssl
 import urllib.error
 import urllib.request
 import zlib
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ..protocol.page_urls import is_loopback
@@ -32,17 +31,28 @@ TEXT_TYPES = (
 USER_AGENT = "Mozilla/5.0 (compatible; gamebox)"
 
 
-@dataclass(frozen=True, slots=True)
 class Response:
     """A server's answer. ``size_bytes`` is the length of the body as it was received, ``body`` its content, maybe truncated."""
 
-    status: int
-    content_type: str
-    charset: str | None
-    location: str | None
-    body: bytes
-    size_bytes: int
-    truncated: bool
+    __slots__ = ("body", "charset", "content_type", "location", "size_bytes", "status", "truncated")
+
+    def __init__(
+        self,
+        status: int,
+        content_type: str,
+        charset: str | None,
+        location: str | None,
+        body: bytes,
+        size_bytes: int,
+        truncated: bool,
+    ) -> None:
+        self.status = status
+        self.content_type = content_type
+        self.charset = charset
+        self.location = location
+        self.body = body
+        self.size_bytes = size_bytes
+        self.truncated = truncated
 
     def kind(self) -> str:
         """Return how to present the body: "html", "text" or "other"."""
@@ -86,7 +96,7 @@ def fetch(url: str, ca_bundle: str | None) -> Response:
 def _tls_context(ca_bundle: str | None) -> ssl.SSLContext:
     """Return a context that also trusts the bundle: this Python's OpenSSL looks elsewhere than the image's for certificates."""
     context = ssl.create_default_context()
-    if ca_bundle and os.path.exists(ca_bundle):
+    if ca_bundle and ca_bundle != os.environ.get("SSL_CERT_FILE") and os.path.exists(ca_bundle):  # each time takes 30 ms
         context.load_verify_locations(ca_bundle)
     return context
 

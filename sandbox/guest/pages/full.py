@@ -61,7 +61,7 @@ FLAGS = ("refused", "reference", "waited", "crashed", "closed")
 
 
 def open_page(call: StateCall) -> dict[str, Any]:
-    """Open a page in the browser. Returns the result of ``browse``, or {"download": ...} for what the browser does not show."""
+    """Open a page in the browser. Returns the result of ``browse``, or {"download": True} for what the browser has no text of."""
     args = call.args
     url = _requested(args["url"])
     request = {
@@ -76,7 +76,7 @@ def open_page(call: StateCall) -> dict[str, Any]:
     if "fault" in answer:
         raise _fault_of(call, answer, lambda found: _page_result(found, args), url)
     found: dict[str, Any] = answer["result"]
-    if isinstance(found.get("download"), dict):
+    if isinstance(found.get("download"), dict) or found.get("content_type") == "application/pdf":  # its viewer shows a picture
         return {"download": True}
     result: dict[str, Any] = _checked(lambda: _page_result(found, args))
     return result
@@ -128,13 +128,14 @@ def screenshot(call: StateCall) -> tuple[dict[str, Any], bytes]:
         raise _fault_of(call, answer, lambda _: None, "")
     found: dict[str, Any] = answer["result"]
 
-    def check() -> tuple[bytes, str, bool]:
-        content = base64.b64decode(found["data"], validate=True)
-        if not content.startswith(PNG) or not 24 <= len(content) <= PICTURE_BYTES:
-            raise ValueError("it is not a picture")
-        return content, checked.string(found, "final_url", checked.URL_CHARS), found["cut"] is True
+    def check() -> tuple[int, str, bool]:
+        size = checked.number(found, "size_bytes", 24, PICTURE_BYTES)
+        return size, checked.string(found, "final_url", checked.URL_CHARS), found["cut"] is True
 
-    content, url, cut = _checked(check)
+    size_bytes, url, cut = _checked(check)
+    content = b"".join(_pieces_of(call, found, {"do": "send_picture", "picture": found.get("picture")}, size_bytes))
+    if not content.startswith(PNG):
+        raise _unusable("it is not a picture")
     roots = roots_of(call.place)
     path = args.get("path") or _picture_path(call)
     with Replacement(call.place, path) as new:
@@ -366,14 +367,22 @@ def _pieces(fd: int) -> Iterator[bytes]:
 def _fetch_file(call: StateCall, path: str, size: int) -> str:
     """Write what the page downloaded into a file of the sandbox's user. Returns its path."""
     with Replacement(call.place, path) as new:
-        offset = 0
-        while offset < size:
-            answer = _ask(call, {"do": "send", "offset": offset}, FILE_SECONDS)
-            found = answer.get("result")
-            piece = _checked(lambda found=found: base64.b64decode(found["data"], validate=True))
-            if not piece or offset + len(piece) > size:
-                raise _unusable("its file has another size")
+        for piece in _pieces_of(call, None, {"do": "send"}, size):
             new.write(piece)
-            offset += len(piece)
         new.commit()
     return roots_of(call.place).display(path)
+
+
+def _pieces_of(call: StateCall, first: Any, request: dict[str, Any], size: int) -> Iterator[bytes]:
+    """Yield the pieces of a file of the driver, which has ``size`` bytes. ``first`` is the result with the first piece, or None.
+
+    In one piece a picture would be a line of 27 MiB, which is read in the thread that serves all.
+    """
+    offset, found = 0, first
+    while offset < size:
+        found = found or _ask(call, {**request, "offset": offset}, FILE_SECONDS).get("result")
+        piece = _checked(lambda found=found: base64.b64decode(found["data"], validate=True))
+        if not piece or offset + len(piece) > size:
+            raise _unusable("its file has another size")
+        yield piece
+        offset, found = offset + len(piece), None

@@ -1,27 +1,31 @@
-"""A program that opens a web page and extracts its text: JSON request on standard input, JSON answer on standard output.
+"""A program that opens web pages and extracts their text: a JSON request on a line of standard input, the answer on one of output.
 
-Runs as the sandbox's unprivileged user in a process of its own, because anybody can write what it reads. The answer is the result
-of ``browse``, or {"fault": code, "fields": {...}}.
+It runs as the sandbox's unprivileged user in a process of its own, because anybody can write what it reads. Each page is read in a
+fork, which ends with its page: the process that stays looks at nothing that a server sent. A request is first answered with an
+empty line: from now on the server is asked for the page. The answer is the result of ``browse``, or {"fault": code, "fields": {}}.
 """
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
+import os
 import signal
 import socket
 import sys
 import time
 import urllib.error
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ..protocol.page_urls import is_loopback, normalize_url
 from .fetching import Response, fetch
-from .page_text import LINKS, decode, describe, extract, extract_pdf
+from .page_text import LINKS, decode, describe, extract, extract_pdf, load_parser
 
 REDIRECTS = 10
+ANSWER_BYTES = 8 << 20
 LOOK_SECONDS = 0.2
 LITTLE_TEXT = 400  # characters: less is a page that its scripts fill
 STATUS_OF_REDIRECTS = {301, 302, 303, 307, 308}
@@ -64,21 +68,72 @@ class DeadlineError(BaseException):
     """The time is up. Not an Exception, so that no library in between handles it as one of its own errors."""
 
 
+# Exit statuses of the process that read a page.
+OPENED, NOT_OPENED = 0, 3
+
+
 def main() -> int:
-    """Read the request and write the answer."""
-    request = json.load(sys.stdin)
+    """Answer requests until the input ends, or until a page could not be opened: then no other one is likely to follow soon."""
+    # For CSS selectors, which nothing here uses: bs4 would import it, which takes a third of the time until a first page is read.
+    sys.modules.setdefault("soupsieve", ModuleType("soupsieve"))
+    while request := sys.stdin.buffer.readline():
+        answer, status = _read_in_fork(request)
+        if status not in (OPENED, NOT_OPENED) or len(answer) > ANSWER_BYTES:
+            return 1
+        sys.stdout.buffer.write(answer + b"\n")
+        sys.stdout.buffer.flush()
+        if status == NOT_OPENED:
+            break
+        load_parser()  # after the first answer, which does not wait for it unless it needs it
+    return 0
+
+
+def _read_in_fork(request: bytes) -> tuple[bytes, int]:
+    """Return what a fork answers, and its exit status. Of the descriptors that lead to the guest it has only that of its log."""
+    read, write = os.pipe()
+    gc.freeze()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.dup2(write, sys.stdout.fileno())
+            with open(os.devnull, "rb") as nothing:
+                os.dup2(nothing.fileno(), sys.stdin.fileno())
+            os.close(read)
+            os.close(write)
+            gc.enable()
+            status = _answer(json.loads(request))
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(write)
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+    with open(read, "rb") as source:
+        answer = source.read(ANSWER_BYTES + 1)
+    return answer, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _answer(request: dict[str, Any]) -> int:
+    """Write the answer. Returns the exit status."""
     seconds = float(request["timeout_seconds"])
+    status = NOT_OPENED
     try:
         # The start of this program is a gap like any other: the sandbox may have been paused meanwhile.
         Deadline(max(float(request["deadline"]) - time.monotonic(), seconds - 4 * LOOK_SECONDS))
         answer = browse(request)
+        status = OPENED
     except PageError as error:
         answer = {"fault": error.code, "fields": error.fields}
     except DeadlineError:
         answer = {"fault": "timeout", "fields": {"url": request["url"], "seconds": seconds}}
     signal.setitimer(signal.ITIMER_REAL, 0)
     json.dump(answer, sys.stdout)
-    return 0
+    sys.stdout.flush()
+    return status
 
 
 def browse(request: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +214,3 @@ def _reason_text(reason: object) -> str:
     if isinstance(reason, OSError) and reason.strerror:
         return reason.strerror
     return str(reason) or type(reason).__name__
-
-
-if __name__ == "__main__":
-    sys.exit(main())

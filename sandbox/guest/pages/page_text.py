@@ -73,11 +73,17 @@ def _feed(stream: Any, body: bytes) -> None:
         pass
 
 
-def extract(html: str, url: str) -> tuple[str, str, Links]:
-    """Return the title, the text as Markdown, and the links of a page."""
-    from bs4 import BeautifulSoup  # costs 100 ms to import: only when a page is HTML
+def load_parser() -> tuple[Any, Any]:
+    """Return the parser of HTML and what makes Markdown of it. They take long to import: only when a page is HTML."""
+    from bs4 import BeautifulSoup
     from markdownify import MarkdownConverter
 
+    return BeautifulSoup, MarkdownConverter
+
+
+def extract(html: str, url: str) -> tuple[str, str, Links]:
+    """Return the title, the text as Markdown, and the links of a page."""
+    BeautifulSoup, MarkdownConverter = load_parser()  # noqa: N806  classes
     soup = BeautifulSoup(html[:PARSED_CHARS], "html.parser")
     title = _line(soup.title.get_text(), TITLE_CHARS) if soup.title else ""
     base = soup.find("base", href=True)

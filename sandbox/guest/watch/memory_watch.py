@@ -27,6 +27,8 @@ SHARE, SHARE_WHILE_IT_FILLS, FAST = 0.02, 0.5, 1 / 64
 LONGEST_PAUSE = 0.2
 # Processes are noted once memory is this full.
 FULL_ENOUGH = 0.3
+# What only saves time is ended once memory is this full.
+NEARLY_FULL = 0.75
 MOST_SEEN, MOST_SUSPECTS = 8, 32
 
 
@@ -45,13 +47,17 @@ class Sighting:
 
 
 class MemoryWatch:
-    """Remembers the largest processes of the last look. ``is_needed`` returns whether any command has processes."""
+    """Remembers the largest processes of the last look. ``is_needed`` returns whether any command has processes.
+
+    ``on_nearly_full`` is called when a look finds memory nearly full.
+    """
 
     def __init__(self, reactor: Reactor, cgroup: Cgroup, limit: int, is_needed: Callable[[], bool]) -> None:
         self._reactor = reactor
         self._cgroup = cgroup
         self._limit = limit
         self._is_needed = is_needed
+        self.on_nearly_full: Callable[[], None] = lambda: None
         self._timer: Timer | None = None
         self._largest: list[Sighting] = []
         # Of the look before: a process may be killed in a look, after the kills are read and before the processes are.
@@ -65,6 +71,10 @@ class MemoryWatch:
         if self._timer is None and not self._off:
             self._used_before = self._cgroup.memory_used() or 0
             self._timer = self._reactor.after(self._pause(self._used_before), self._look)
+
+    def is_nearly_full(self) -> bool:
+        """Return whether the sandbox is short of memory."""
+        return (self._cgroup.memory_needed() or 0) > self._limit * NEARLY_FULL
 
     def find_victim(self, runner: int, since: float) -> Sighting | None:
         """Return the largest process below ``runner`` that was alive after ``since`` and is gone now; None if there is none."""
@@ -88,6 +98,8 @@ class MemoryWatch:
             used = self._cgroup.memory_needed() or 0
         fills = used - self._used_before > self._limit * FAST
         self._used_before = used
+        if used > self._limit * NEARLY_FULL:
+            self.on_nearly_full()
         if used > self._limit * FULL_ENOUGH:
             self._largest_before, self._largest = self._largest, find_largest_processes()
         cost = (time.monotonic() - began) / (SHARE_WHILE_IT_FILLS if fills else SHARE)

@@ -138,8 +138,11 @@ def _on_own_name(send: Send) -> Send:
 
 
 def _no_route(scope: Scope, where: str) -> Problem:
-    detail = f"There is no {scope['path'][:200]} {where}."
-    return Problem(404, ProblemCode.route_not_found, detail, "Use an address of the service.")
+    """Return the problem of a path that only clients of E2B ask for: by its status, and by words in ``message``."""
+    detail = f"Gamebox does not support {scope['method'][:10]} {scope['path'][:200]} {where}."
+    found = Problem(501, ProblemCode.route_not_found, detail, "docs/e2b.md says what Gamebox supports of E2B.")
+    found.fields = {"code": 501, "message": detail}
+    return found
 
 
 async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.loop.context import HelperResult
 from sandbox.guest.pages.browse import browse
 from sandbox.guest.pages.page_text import extract
 from sandbox.guest.protocol.faults import Fault
-from tests.guest.calls import RealCall, place_at
+from tests.guest.calls import RunningProcesses, forger, place_at, running_processes
 
 PAGE = """<!doctype html><html><head><title> The
  title </title><style>p {color: red}</style></head><body><script>evil()</script>
@@ -122,18 +121,24 @@ def server() -> Iterator[str]:
         thread.join()
 
 
-def opened(base: Path, url: str, **args: Any) -> dict[str, Any]:
-    return browse(RealCall(place_at(base), {"url": url, **args}))
+@pytest.fixture
+def guest(tmp_path: Path) -> Iterator[RunningProcesses]:
+    with running_processes(place_at(tmp_path)) as running:
+        yield running
 
 
-def refused(base: Path, url: str, **args: Any) -> Fault:
+def opened(guest: RunningProcesses, url: str, **args: Any) -> dict[str, Any]:
+    return browse(guest.call(url=url, **args))
+
+
+def refused(guest: RunningProcesses, url: str, **args: Any) -> Fault:
     with pytest.raises(Fault) as caught:
-        opened(base, url, **args)
+        opened(guest, url, **args)
     return caught.value
 
 
-def test_a_page(tmp_path: Path, server: str) -> None:
-    result = opened(tmp_path, f"{server}/html")
+def test_a_page(guest: RunningProcesses, server: str) -> None:
+    result = opened(guest, f"{server}/html")
     assert (result["status"], result["title"], result["content_type"]) == (200, "The title", "text/html")
     assert "# Head" in result["text"]
     assert "Some **bold** text." in result["text"]
@@ -142,43 +147,43 @@ def test_a_page(tmp_path: Path, server: str) -> None:
     assert "color" not in result["text"]
     assert result["links"] == [{"text": "Next", "url": f"{server}/next?a=1#frag"}]
     assert (result["size_bytes"], result["truncated"], result["redirects"]) == (len(PAGE), False, [])
-    raw = opened(tmp_path, f"{server}/html", raw=True, offset=3, max_chars=7)
+    raw = opened(guest, f"{server}/html", raw=True, offset=3, max_chars=7)
     assert (raw["text"], raw["truncated"], raw["total_chars"]) == (PAGE[3:10], True, len(PAGE))
 
 
-def test_kinds(tmp_path: Path, server: str) -> None:
-    assert opened(tmp_path, f"{server}/json")["text"] == '{"a": 1}'
-    assert opened(tmp_path, f"{server}/none")["text"] == "plain"
-    assert opened(tmp_path, f"{server}/latin")["text"] == "é"
-    assert opened(tmp_path, f"{server}/gzip")["text"] == "packed"
-    image = opened(tmp_path, f"{server}/image")
+def test_kinds(guest: RunningProcesses, server: str) -> None:
+    assert opened(guest, f"{server}/json")["text"] == '{"a": 1}'
+    assert opened(guest, f"{server}/none")["text"] == "plain"
+    assert opened(guest, f"{server}/latin")["text"] == "é"
+    assert opened(guest, f"{server}/gzip")["text"] == "packed"
+    image = opened(guest, f"{server}/image")
     assert "image/png, 5 bytes" in image["text"]
-    missing = opened(tmp_path, f"{server}/missing")
+    missing = opened(guest, f"{server}/missing")
     assert (missing["status"], missing["text"]) == (404, "nothing here")
 
 
-def test_redirects(tmp_path: Path, server: str) -> None:
-    result = opened(tmp_path, f"{server}/hop?10")
+def test_redirects(guest: RunningProcesses, server: str) -> None:
+    result = opened(guest, f"{server}/hop?10")
     assert (result["final_url"], len(result["redirects"]), result["text"]) == (f"{server}/json", 10, '{"a": 1}')
-    assert refused(tmp_path, f"{server}/hop?11").code == "too_many_redirects"
-    assert refused(tmp_path, f"{server}/file").code == "invalid_url"
-    assert refused(tmp_path, f"{server}/away").code == "network_denied"
+    assert refused(guest, f"{server}/hop?11").code == "too_many_redirects"
+    assert refused(guest, f"{server}/file").code == "invalid_url"
+    assert refused(guest, f"{server}/away").code == "network_denied"
 
 
-def test_bounds(tmp_path: Path, server: str) -> None:
-    big = opened(tmp_path, f"{server}/big", max_chars=100)
+def test_bounds(guest: RunningProcesses, server: str) -> None:
+    big = opened(guest, f"{server}/big", max_chars=100)
     assert (len(big["text"]), big["truncated"]) == (100, True)
-    bomb = opened(tmp_path, f"{server}/bomb", raw=True)
+    bomb = opened(guest, f"{server}/bomb", raw=True)
     assert bomb["truncated"]
     assert bomb["total_chars"] <= 5 << 20
-    assert "bottom" in opened(tmp_path, f"{server}/deep")["text"]
-    short = opened(tmp_path, f"{server}/short")
+    assert "bottom" in opened(guest, f"{server}/deep")["text"]
+    short = opened(guest, f"{server}/short")
     assert (short["text"], short["truncated"]) == ("cut off", True)
 
 
-def test_the_deadline_covers_a_page_that_drips(tmp_path: Path, server: str) -> None:
+def test_the_deadline_covers_a_page_that_drips(guest: RunningProcesses, server: str) -> None:
     started = time.monotonic()
-    fault = refused(tmp_path, f"{server}/drip", timeout_seconds=1.5)
+    fault = refused(guest, f"{server}/drip", timeout_seconds=1.5)
     assert (fault.code, fault.fields["seconds"]) == ("timeout", 1.5)
     assert time.monotonic() - started < 1.5 + 2.0  # promised: an answer within 2 s of the deadline
 
@@ -196,23 +201,24 @@ def test_the_deadline_covers_a_page_that_drips(tmp_path: Path, server: str) -> N
         "http://\ud800/",
     ],
 )
-def test_invalid_addresses(tmp_path: Path, url: str) -> None:
-    assert refused(tmp_path, url).code == "invalid_url"
+def test_invalid_addresses(guest: RunningProcesses, url: str) -> None:
+    assert refused(guest, url).code == "invalid_url"
 
 
-def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+def test_a_server_that_is_not_there(guest: RunningProcesses) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        fault = refused(tmp_path, f"http://127.0.0.1:{unused.getsockname()[1]}/")
+        fault = refused(guest, f"http://127.0.0.1:{unused.getsockname()[1]}/")
     assert fault.code == "connection_failed"
     assert "refused" in fault.fields["problem"]
-    assert refused(tmp_path, "http://nowhere.invalid/").code == "network_denied"
+    assert refused(guest, "http://nowhere.invalid/").code == "network_denied"
 
 
-def test_user_names_are_not_sent_and_proxies_not_asked_for_the_sandbox_itself(tmp_path: Path, server: str) -> None:
-    call = RealCall(place_at(tmp_path), {"url": server.replace("//", "//user:secret@") + "/agent"})
-    call.place.environ.update(http_proxy="http://127.0.0.1:1", PYTHONSAFEPATH="")
-    headers = browse(call)["text"]
+def test_user_names_are_not_sent_and_proxies_not_asked_for_the_sandbox_itself(
+    guest: RunningProcesses, server: str
+) -> None:
+    guest.place.environ.update(http_proxy="http://127.0.0.1:1", PYTHONSAFEPATH="")
+    headers = opened(guest, server.replace("//", "//user:secret@") + "/agent")["text"]
     assert "secret" not in headers
     assert "Authorization" not in headers
 
@@ -230,14 +236,10 @@ def test_user_names_are_not_sent_and_proxies_not_asked_for_the_sandbox_itself(tm
         json.dumps({"links": "abc", "redirects": {}, "status": True}).encode(),
     ],
 )
-def test_forged_answers_are_refused(tmp_path: Path, output: bytes) -> None:
-    class Forged(RealCall):
-        def run_helper(self, argv: list[str], **options: Any) -> HelperResult:
-            return HelperResult(0, output, b"", False, False)
-
-    with pytest.raises(Fault) as caught:
-        browse(Forged(place_at(tmp_path), {"url": "http://127.0.0.1/"}))
-    assert caught.value.code == "io_error"
+def test_forged_answers_are_refused(guest: RunningProcesses, output: bytes) -> None:
+    guest.place.interpreter = forger(b"\n" + output + b"\n")
+    fault = refused(guest, "http://127.0.0.1/")
+    assert fault.code == "io_error"
 
 
 def test_names_have_no_backslash() -> None:

@@ -241,6 +241,10 @@ function text(most) {
     if (level || tag === 'P' || tag === 'UL' || tag === 'OL' || tag === 'TABLE') put('\n\n');
     else if (tag === 'PRE') put('\n```\n\n');
     else if (tag === 'TD' || tag === 'TH') put(' |');
+    else if (tag === 'TR') {
+      const cells = Array.from(n.children).slice(0, 100);
+      if (cells.length && cells.every(c => c.tagName === 'TH')) put('\n|' + ' --- |'.repeat(cells.length));
+    }
     else if (BLOCKS.has(tag)) put('\n');
   };
   if (document.body) visit(document.body, false);
@@ -276,6 +280,8 @@ function describe(e) { const role = roleOf(e) || e.tagName.toLowerCase(), name =
 function point(e) {
   if (!e.isConnected) return {problem: 'gone'};
   if (e.matches(':disabled')) return {problem: 'disabled'};
+  const what = describe(e);
+  if (e.tagName === 'OPTION' && !e.getClientRects().length) e = e.closest('select') || e;  // a closed list shows none
   e.scrollIntoView({block: 'center', inline: 'center', behavior: 'instant'});
   let r = Array.from(e.getClientRects()).find(r => r.width > 0 && r.height > 0);
   if (!r || styleOf(e).visibility === 'hidden') return {problem: 'hidden'};
@@ -292,7 +298,7 @@ function point(e) {
     const b = f.getBoundingClientRect();
     x += b.left + f.clientLeft; y += b.top + f.clientTop;
   }
-  return {x, y, what: describe(e)};
+  return {x, y, what};
 }
 function fillable(e) {
   if (e.matches(':disabled')) return 'disabled';

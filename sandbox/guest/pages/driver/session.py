@@ -24,6 +24,7 @@ CHANGES, CHANGE_CHARS = 30, 300
 SIDE, AREA = 16384, 24_000_000  # of a screenshot, in pixels
 MOST_FILE_BYTES = 16 << 20
 CHUNK = 1 << 17
+PICTURE_CHUNK, MOST_PICTURES = 1 << 20, 4
 UNREACHED = ("connection_failed", "too_many_redirects")  # there is no page
 
 Fields = dict[str, Any]
@@ -100,6 +101,8 @@ class Session:
         self._tabs: dict[str, Tab] = {}
         self._count = 0
         self._visited = False  # whether any page was asked for
+        self._pictures: dict[int, bytes] = {}  # those that the guest has not had whole
+        self._picture_count = 0
         self._current: Tab | None = None
         self.tools = DevTools(chromium.read_fd, chromium.write_fd, self._on_event)
         self.downloads = Downloads(self.tools, os.path.join(folder, "downloads"))
@@ -197,6 +200,7 @@ class Session:
             "screenshot": self._screenshot,
             "receive": self._receive,
             "send": self._send,
+            "send_picture": self._send_picture,
         }[str(request["do"])]
         try:
             return do(
@@ -495,8 +499,22 @@ class Session:
             cut = height < float(clip["height"]) or width < float(clip["width"])
             parameters["clip"] = {"x": clip["x"], "y": clip["y"], "width": width, "height": height, "scale": 1}
             parameters["captureBeyondViewport"] = True
-        data = str(tab.call("Page.captureScreenshot", parameters, deadline=deadline).get("data"))
-        return {"result": {"final_url": tab.url, "data": data, "cut": cut}}
+        content = base64.b64decode(str(tab.call("Page.captureScreenshot", parameters, deadline=deadline).get("data")))
+        self._picture_count += 1
+        self._pictures[self._picture_count] = content
+        while len(self._pictures) > MOST_PICTURES:
+            del self._pictures[min(self._pictures)]
+        first = self._send_picture({"picture": self._picture_count, "offset": 0}, deadline)["result"]
+        told = {"picture": self._picture_count, "size_bytes": len(content)}
+        return {"result": {"final_url": tab.url, "cut": cut, **told, **first}}
+
+    def _send_picture(self, request: Fields, _: float) -> Fields:
+        """Return a piece of a picture, which is forgotten after the last one."""
+        number, offset = int(request["picture"]), int(request["offset"])
+        content = self._pictures.get(number, b"")
+        if offset + PICTURE_CHUNK >= len(content):
+            self._pictures.pop(number, None)
+        return {"result": {"data": base64.b64encode(content[offset : offset + PICTURE_CHUNK]).decode()}}
 
     def _receive(self, request: Fields, _: float) -> Fields:
         """Store a piece of a file for a step ``upload``."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent.repo.devcontainer import MOST_BYTES, find_devcontainer, parse_jsonc, read_devcontainer
+from agent.job.repository_image import devcontainer_note
+from agent.repo.devcontainer import MOST_BYTES, find_devcontainers, parse_jsonc, read_devcontainer
 from sandbox.errors import ErrorCode, SandboxError
 
 MAIN = ".devcontainer/devcontainer.json"
@@ -144,6 +145,23 @@ def test_names_that_no_repository_may_choose(tmp_path: Path, image: Any) -> None
     refused(put(tmp_path, {"image": image}))
 
 
+def test_none_of_several_folders_is_chosen(tmp_path: Path) -> None:
+    for name in "bac":
+        put(tmp_path, {"image": name}, f".devcontainer/{name}/devcontainer.json")
+    message = refused(tmp_path)
+    assert "3 files for --devcontainer: .devcontainer/a/devcontainer.json, .devcontainer/b/devcontainer.json and .dev" in message
+    note = devcontainer_note(tmp_path, {})
+    assert ".devcontainer/c/devcontainer.json, which are not used; --image" in note
+    for number in range(200):
+        put(tmp_path, {"image": "x"}, f".devcontainer/{'n' * 150}{number}/devcontainer.json")
+    assert " more." in refused(tmp_path)
+    assert len(refused(tmp_path)) < 2000
+    put(tmp_path, {"image": "one"})
+    found = read_devcontainer(tmp_path)
+    assert found is not None
+    assert found.image == "one"
+
+
 def test_links_pipes_and_huge_files_do_not_count(tmp_path: Path) -> None:
     outside = tmp_path / "secret.json"
     outside.write_text('{"image": "secret"}')
@@ -151,10 +169,10 @@ def test_links_pipes_and_huge_files_do_not_count(tmp_path: Path) -> None:
     (repo / ".devcontainer").mkdir(parents=True)
     (repo / MAIN).symlink_to(outside)
     os.mkfifo(repo / ".devcontainer.json")
-    assert find_devcontainer(repo) == ""
+    assert find_devcontainers(repo) == ()
     assert read_devcontainer(repo) is None
-    put(repo, {"image": "third"}, ".devcontainer/b/devcontainer.json")
     put(repo, {"image": "second"}, ".devcontainer/a/devcontainer.json")
+    (repo / ".devcontainer/b").symlink_to(repo / ".devcontainer/a")
     found = read_devcontainer(repo)
     assert found is not None
     assert found.image == "second"

@@ -22,6 +22,7 @@ RUN = schema_of(OPERATIONS["run"])
         ({"type": "integer", "minimum": 1, "maximum": 20}, "a whole number of at least 1 and of at most 20"),
         ({"enum": ["a", "b"]}, "one of 'a', 'b'"),
         ({"type": "array", "items": {"type": "string"}}, "a list of which each is a text"),
+        ({"type": "array", "minItems": 1, "maxItems": 50}, "a list of at most 50 items and that is not empty"),
         ({"type": ["boolean", "null"]}, "true or false"),
         (True, "another value"),
         ({}, "another value"),
@@ -41,6 +42,15 @@ def test_s54_the_message_says_what_the_argument_is_and_the_text_has_no_schema() 
     assert "run has no argument 'evn': did you mean env?" in text
     assert "properties" not in text
     assert len(text) < 400
+
+
+def test_bounds_of_a_list_are_of_its_items() -> None:
+    answer = Environment().execute("browse_interact", {"steps": [{"action": "back"}] * 51})
+    assert not answer.ok
+    assert "steps must be a list of at most 50 items" in answer.error
+    for operation in OPERATIONS.values():
+        for name, schema in schema_of(operation)["properties"].items():
+            assert not (schema.get("type") == "array" and {"minLength", "maxLength"} & schema.keys()), name
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | (

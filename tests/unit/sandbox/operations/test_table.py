@@ -172,6 +172,19 @@ def test_threads_that_use_the_first_operations_at_once_all_find_them() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+def test_a_command_loads_the_operations_on_commands_alone() -> None:
+    """`gamebox run` starts a sandbox meanwhile: what it loads is time that its user waits."""
+    code = (
+        "import sys, sandbox.operations as op\n"
+        "assert op.find('run') is op.Run and op.HostArguments and not op.is_loaded()\n"
+        "assert 'sandbox.operations.files' not in sys.modules\n"
+        "assert op.find('read') is op.Read and op.find('nothing') is None and op.is_loaded()\n"
+        "print(*op.OPERATIONS)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == list(OPERATIONS)
+
+
 @pytest.mark.parametrize(
     ("statement", "is_loaded"),
     [("import sandbox.docker.environment", False), ("from sandbox import DockerEnvironment", True)],

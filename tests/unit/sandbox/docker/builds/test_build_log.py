@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sandbox.docker.builds.log import BuildLog, LogEntry
 from sandbox.docker.builds.step_hints import hint_for_step
+from sandbox.readers import hint_for
 
 
 def test_lines_are_whole_and_printable() -> None:
@@ -46,4 +47,7 @@ def test_a_step_that_failed_gets_a_hint_by_what_it_printed_or_by_its_status() ->
     assert "apt-get update" in hint_for_step(100, ["Reading package lists...", "E: Unable to locate package nosuch"])
     assert "CA bundle" in hint_for_step(60, ["curl: (60) SSL certificate problem: unable to get local issuer certificate"])
     assert "not found" in hint_for_step(127, ["sh: nosuch: not found"])
-    assert "cache" in hint_for_step(1, [])
+    assert "cache" in hint_for_step(1, ["one error"])
+    assert "could not be reached" in hint_for_step(22, ["curl: (22) The requested URL returned error: 403"], refused=True)
+    assert "printed nothing" in hint_for_step(1, [])
+    assert "--ca-bundle" in hint_for("cli", hint_for_step(60, ["certificate verify failed"]))

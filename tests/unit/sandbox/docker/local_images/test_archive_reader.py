@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import io
 import json
+import sys
 import tarfile
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +16,15 @@ import pytest
 
 from sandbox import SandboxError
 from sandbox.docker.images.manifests import MOST_CHARS, read_manifest
-from sandbox.docker.local_images.archive_reader import ArchiveReader, _each
-from sandbox.docker.local_images.image_config import clean_config
+from sandbox.docker.local_images.archive_reader import ArchiveReader, _each, _Hashed
+from sandbox.docker.local_images.image_config import clean_config, left_out
 from sandbox.docker.local_images.names import importable_name
 from sandbox.errors import ErrorCode
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 MOST = 1 << 20
 Members = dict[str, bytes | tarfile.TarInfo]
@@ -45,7 +52,8 @@ LAYER = tar({"etc/file": b"content"})
 
 def image(layer: bytes = LAYER, **changes: Any) -> Members:
     """The members of an archive with one layer; ``changes`` replace members, or fields of the manifest and the configuration."""
-    plain = gzip.decompress(layer) if layer[:2] == b"\x1f\x8b" else layer
+    unpack = {gzip.compress(b"")[:2]: gzip.decompress, zstd.compress(b"")[:2]: zstd.decompress}.get(layer[:2], bytes)
+    plain = unpack(layer)
     digest = f"sha256:{hashlib.sha256(plain).hexdigest()}"
     config = {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [digest]}}
     listed = {"Config": "config.json", "RepoTags": ["app:1"], "Layers": ["one/layer.tar"]}
@@ -65,8 +73,8 @@ def contents(archive: ArchiveReader) -> list[bytes]:
     return [b"".join(pieces) for _, _, pieces in archive.layer_contents()]
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-@pytest.mark.parametrize("pack_layer", [bytes, gzip.compress])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd.compress])
+@pytest.mark.parametrize("pack_layer", [bytes, gzip.compress, zstd.compress])
 def test_an_archive_is_read_packed_or_not(pack: Callable[[bytes], bytes], pack_layer: Callable[[bytes], bytes]) -> None:
     found = read(pack(tar(image(pack_layer(LAYER)))))
     assert (found.names, found.layers, found.bytes) == (("app:1",), ("one/layer.tar",), len(LAYER))
@@ -122,11 +130,22 @@ def pax_headers(kind: bytes, count: int, chars: int, end: bytes = bytes(1024)) -
     """A folder with headers of which each is small."""
     headers = b""
     for number in range(count):
-        record = b"comment%d=%s\n" % (number, b"x" * chars)
-        record = b"%d %s" % (len(record) + 1 + len(str(len(record) + 6)), record)
-        header = member("h", kind, size=len(record)).tobuf(tarfile.USTAR_FORMAT)
-        headers += header + record + bytes(-len(record) % 512)
+        comment = record(b"comment%d" % number, b"x" * chars)
+        header = member("h", kind, size=len(comment)).tobuf(tarfile.USTAR_FORMAT)
+        headers += header + comment + bytes(-len(comment) % 512)
     return headers + member("x", tarfile.DIRTYPE).tobuf() + end
+
+
+def pax_header(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    header = member("h", kind, size=len(records)).tobuf(tarfile.USTAR_FORMAT)
+    return header + records + bytes(-len(records) % 512) + member("x", tarfile.DIRTYPE).tobuf() + bytes(1024)
+
+
+def record(name: bytes, value: bytes) -> bytes:
+    rest = b" %s=%s\n" % (name, value)
+    count = len(rest) + len(str(len(rest)))
+    count = len(rest) + len(str(count))
+    return b"%d%s" % (count, rest)
 
 
 def negative_size() -> bytes:
@@ -137,9 +156,18 @@ def negative_size() -> bytes:
     return bytes(header) * 4
 
 
+def wide_window() -> bytes:
+    """A frame whose reader would need 2 GiB."""
+    packed = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 31})
+    frame = bytearray(packed.compress(tar(image())) + packed.flush())
+    assert frame[4] & 0x20 == 0, "a single segment has no window"
+    return bytes(frame)
+
+
 REFUSED: dict[str, tuple[Members | bytes, str]] = {
-    "no tar": (b"#!/bin/sh\n" * 200, "damaged"),
-    "nothing": (b"", "damaged"),
+    "no tar": (b"#!/bin/sh\n" * 200, "not a tar"),
+    "another compression": (bz2.compress(tar(image())), "not a tar, plain or compressed with gzip or zstd"),
+    "nothing": (b"", "not a tar"),
     "cut short": (tar(image())[:1500], "missing|damaged|no manifest"),
     "gzip cut short": (gzip.compress(tar(image()))[:100], "damaged"),
     "no manifest": ({"x": b""}, "no manifest.json"),
@@ -167,6 +195,17 @@ REFUSED: dict[str, tuple[Members | bytes, str]] = {
     "global headers in a row": (pax_headers(tarfile.XGLTYPE, 20, 5000), "header that is too long"),
     "a layer with a name of 100,000": (image(long_names(1, 100_000)), "a layer has a header that is too long"),
     "a layer with headers in a row": (image(pax_headers(tarfile.XHDTYPE, 20, 5000)), "a layer has a header that is too long"),
+    "a pax header of digits": (pax_header(record(b"comment", b"1" * 60_000)), "it has a pax header that is invalid"),
+    "a layer with a pax header of digits": (
+        image(pax_header(record(b"comment", b"1" * 60_000))), "a layer has a pax header that is invalid"),
+    "global pax headers of digits": (pax_header(b"1" * 60_000, tarfile.XGLTYPE), "a pax header that is invalid"),
+    "a pax header whose records end nowhere": (pax_header(b"5 aaa" * 10_000 + b"="), "a pax header that is invalid"),
+    "a pax record of no bytes": (pax_header(b"0 a=b\n"), "a pax header that is invalid"),
+    "a zstd bomb": (zstd.compress(bytes(64 << 20)), "no manifest.json"),
+    "a layer that is a zstd bomb": (image(zstd.compress(tar({"x": bytes(8 << 20)}))), "more than"),
+    "zstd cut short": (zstd.compress(tar(image()))[:100], "damaged"),
+    "zstd with damage": (zstd.compress(tar(image()))[:40] + b"x" * 40, "damaged"),
+    "a zstd window of a gigabyte": (wide_window(), "damaged"),
     "a negative size": (negative_size(), "not a plain file|damaged"),
     "a bomb of nothing": (gzip.compress(bytes(64 << 20)), "no manifest.json"),
     "a bomb in a member": (gzip.compress(tar({"x": bytes(8 << 20), **image()})), "more than"),
@@ -187,15 +226,34 @@ def test_an_archive_that_lies_is_refused(what: str) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["n" * 300, "n" * 145 + "x" * 40, f"{'x' * 200}/{'1' * 255}", "f\u00fc" * 150])
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_long_names_are_read_in_each_format(name: str, kind: int) -> None:
+    """Content of headers is not taken for headers: an ``x`` stands where those have their kind."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w", format=kind, pax_headers={"comment": "x" * 200}) as archive:
+        for each in (name, name[:-1]):
+            made = tarfile.TarInfo(each)
+            made.pax_headers = {"SCHILY.xattr.user.a": "1=2\n3 4", "mtime": "1.5"}
+            archive.addfile(made)
+    content = target.getvalue()
+    with tarfile.open(fileobj=_Hashed(io.BytesIO(content), MOST), mode="r:") as read_back:
+        assert [each.name for each in _each(read_back)] == [name, name[:-1]]
+    assert contents(read(image(content))) == [content]
+
+
 def test_settings_are_kept_and_what_would_pass_for_something_else_is_not() -> None:
     labels = {"a": "b", "dev.gamebox.build.owner": "f" * 32, "dev.gamebox.content": "x", "dev.gamebox.contents": "Python 3"}
     config = {
         "architecture": "amd64", "os": "linux", "created": "yesterday", "history": [{"comment": "x"}] * 1000,
         "config": {"Env": ["A=1", "B"], "Cmd": ["sh"], "User": "u", "Volumes": {"/x": {}}, "OnBuild": ["RUN x"], "Labels": labels,
+                   "Healthcheck": {"Test": ["NONE"]},
                    "ExposedPorts": {"80/tcp": {}, "x": {}}},
     }  # fmt: skip
     found = json.loads(clean_config(config, ("sha256:x",), own=False))
     assert found["config"]["Env"] == ["A=1"]
+    assert left_out(config) == ("OnBuild", "Volumes")
+    assert left_out({"config": []}) == ()
     assert found["config"]["ExposedPorts"] == {"80/tcp": {}}
     assert not {"Volumes", "OnBuild"} & found["config"].keys()
     kept = found["config"]["Labels"]
