@@ -9,15 +9,15 @@ import sys
 
 from .page import PAGE, page, record
 from .roots import report
-from .running import PARTS, run
-from .table import ENGINES, is_excused
+from .running import run
+from .table import ENGINES, PARTS, is_excused
 
 
 def main() -> int:
     """Return 0 if every engine does what it is known to do."""
     parser = argparse.ArgumentParser(prog="python -m tests.engines", description="Try Gamebox on other engines.")
     parser.add_argument("names", nargs="*", metavar="ENGINE", help=f"of {', '.join(each.name for each in ENGINES)}")
-    parser.add_argument("--part", action="append", choices=list(PARTS), help="run these tests alone")
+    parser.add_argument("--part", action="append", choices=list(PARTS), help="run these tests alone, on each engine")
     parser.add_argument("--write", action="store_true", help="record the results, and write the page")
     options = parser.parse_args()
     known = {each.name: each for each in ENGINES}
@@ -28,7 +28,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with everything that was started
     failed = []
     for name in options.names or known:
-        outcome = run(known[name], options.part or list(PARTS))
+        outcome = run(known[name], options.part or known[name].parts)
         if outcome.problem:
             report(f"  not tried: {outcome.problem}")
         for test in (test for part in outcome.parts.values() for test in part["failed"]):
@@ -38,7 +38,7 @@ def main() -> int:
         if not outcome.good():
             failed.append(name)
         if options.write:
-            record(outcome)
+            record(outcome, alone=bool(options.part))
             PAGE.write_text(page(), encoding="utf-8")
     report(f"not as expected: {', '.join(failed)}" if failed else "all as expected")
     return 1 if failed else 0

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .running import PARTS, Outcome
-from .table import ENGINES, EXCUSED
+from .running import Outcome
+from .table import ENGINES, EXCUSED, PARTS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("results.json")
@@ -18,9 +18,10 @@ PAGE = ROOT / "docs/reference/engines.md"
 _BEGIN, _END = "<!-- written by make engines -->\n", "<!-- until here -->\n"
 
 
-def record(outcome: Outcome) -> None:
-    """Put the outcome in the place of the engine's last one."""
+def record(outcome: Outcome, *, alone: bool = False) -> None:
+    """Put the outcome in the place of the engine's last one, of which the other parts stay if some were run ``alone``."""
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    others = results.get(outcome.engine.name, {}).get("parts", {}) if alone else {}
     results[outcome.engine.name] = {
         "date": datetime.now(UTC).date().isoformat(),
         "kernel": platform.release(),
@@ -28,7 +29,7 @@ def record(outcome: Outcome) -> None:
         "engine": outcome.doctor.get("engine", {}),
         "promises": outcome.doctor.get("promises", []),
         "versions": outcome.versions,
-        "parts": outcome.parts,
+        "parts": {**others, **outcome.parts},
         "left": list(outcome.left),
     }
     for each in ("address", "operating_system"):
@@ -53,9 +54,10 @@ def page() -> str:
         f"- `{name}`, `{test.replace('::', ', ')}`: {reason}\n"
         for name in tried
         for test, reason in EXCUSED.get(name, {}).items()
+        if any(test in (failed, failed.partition("::")[0]) for part in results[name]["parts"].values() for failed in part["failed"])
     ]
     if reasons:
-        rows += ["\nTests that may fail there, and why:\n\n", *reasons]
+        rows += ["\nTests that failed there, and why:\n\n", *reasons]
     return before + _BEGIN + "".join(rows) + _END + after.partition(_END)[2]
 
 

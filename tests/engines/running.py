@@ -20,29 +20,17 @@ import docker.errors
 from sandbox.docker.images import runtime
 from sandbox.docker.images.images import ensure_image
 from tests.integration.observing import eventually
+from tests.integration.own_engine import TRIED
 
 from .roots import cache, report
 from .starting import Started, started
-from .table import Engine, is_excused
+from .table import PARTS, Engine, is_excused
 
 ROOT = Path(__file__).parents[2]
 MACHINE_ENGINE = "unix:///var/run/docker.sock"
 _IMAGES = ("gamebox/base", runtime.RUNTIME_IMAGE)
 _DOCTOR_SECONDS, _TEST_SECONDS = 300, 1500
 _TESTS = ROOT / "tests"
-
-# What of the tests is about the engine, by what a row of the page says.
-PARTS: Mapping[str, Sequence[str]] = {
-    "commands and files": ["contract/test_run.py", "contract/test_files.py", "contract/test_transfer.py"],
-    "network and forwarding": ["contract/test_network.py", "contract/test_forwarding.py"],
-    "checkpoints": ["contract/test_state.py"],
-    "pause": ["integration/test_pausing.py"],
-    "deaths": ["integration/test_deaths.py"],
-    "disk": ["integration/test_disk.py"],
-    "keep and attach": ["integration/test_keeping.py"],
-    "pool": ["integration/test_pool.py"],
-    "builds": ["integration/test_builds.py"],
-}
 
 
 @dataclass
@@ -101,7 +89,7 @@ def _try(own: Started, parts: Sequence[str]) -> Outcome:
     for each in outcome.doctor["promises"]:
         if each["state"] in ("partly", "not"):
             report(f"    {each['promise']}: {each['how']}")
-    if engine.tests and states[0] == "enforced":
+    if states[0] == "enforced":
         for part in parts:
             outcome.parts[part] = _test(own, part)
     outcome.left = _left(own.socket)
@@ -114,7 +102,7 @@ def _environment(own: Started) -> Mapping[str, str]:
     before = variables.pop("PATH_BEFORE", "")
     path = f"{before}:{inherited['PATH']}" if before else inherited["PATH"]
     state = {"XDG_STATE_HOME": str(own.base / "state")}
-    return {**inherited, **state, **variables, "PATH": path, "GAMEBOX_REQUIRE_ENGINE": "1"}
+    return {**inherited, **state, **variables, "PATH": path, "GAMEBOX_REQUIRE_ENGINE": "1", TRIED: str(own.base)}
 
 
 def _load(address: str) -> None:

@@ -31,6 +31,8 @@ from sandbox.docker.images.images import ensure_image
 from .made_images import busybox_image, static_busybox
 from .observing import eventually
 
+TRIED = "GAMEBOX_TRIED_ENGINE"
+"""The folder of an engine that tests/engines tries: the tests with an engine of their own run on that."""
 MACHINE_ENGINE = "/var/run/docker.sock"
 IMAGE = "gamebox-test-own"
 ROOT = Path(__file__).parents[2]
@@ -279,8 +281,27 @@ def started(*, live_restore: bool = False, disk_bytes: int | None = None) -> Ite
 
 
 @contextmanager
+def tried(folder: Path) -> Iterator[OwnEngine]:
+    """The engine that DOCKER_HOST names, in place of another one: tests/engines has started it in ``folder``, with our images."""
+    own = OwnEngine(folder, live_restore=False)
+    own.address = os.environ["DOCKER_HOST"]
+    busybox = static_busybox()
+    if busybox is None:
+        lacking("needs a static busybox")
+    client = docker.DockerClient(base_url=f"unix://{folder}/engine.sock")
+    try:
+        busybox_image(client, busybox, APPLETS, name=IMAGE)
+    finally:
+        client.close()
+    yield own
+
+
+@contextmanager
 def in_use(own: OwnEngine) -> Iterator[None]:
     """DOCKER_HOST names the engine meanwhile; clients that were made of it are closed in the end."""
+    if os.environ.get("DOCKER_HOST") == own.address:  # the one that is tried, also by tests before and after these
+        yield
+        return
     known = set(engines._clients)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DOCKER_HOST", own.address)

@@ -18,8 +18,9 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits
 from sandbox.docker.container import postmortem
-from sandbox.docker.engine.client import connect
+from sandbox.docker.engine.client import connect, is_missing
 from sandbox.docker.engine.events import SANDBOX_LABEL
+from sandbox.docker.engine.podman import ulimits
 from sandbox.errors import ErrorCode, SandboxUnavailableError
 
 from .observing import eventually, guest_pid, within
@@ -39,7 +40,9 @@ REASONS = {"killed": "killed from outside", "removed": "killed from outside", "g
 def exists(container_id: str) -> bool:
     try:
         connect().api.inspect_container(container_id)
-    except docker.errors.NotFound:
+    except docker.errors.APIError as error:
+        if not is_missing(error):
+            raise
         return False
     return True
 
@@ -201,7 +204,8 @@ def test_a_silent_sandbox_that_has_ended_meanwhile_is_not_said_to_keep_the_engin
     """The engine had answered that the container does not run, and it was called silent."""
     api = connect().api
     image = api.inspect_container(docker_env(limits=SMALL).container_id)["Image"]
-    ident = api.create_container(image, entrypoint=["true"])["Id"]
+    alone = api.create_host_config(network_mode="none", ulimits=ulimits(connect(), 1024))
+    ident = api.create_container(image, entrypoint=["true"], host_config=alone)["Id"]
     killed: list[bool] = []
     try:
         assert postmortem.kill_container(ident)  # it never ran

@@ -12,14 +12,14 @@ from agent.cli.app import main
 from sandbox import DockerEnvironment, Limits, Network
 from sandbox.docker.container.disks import loop_device as loop
 from sandbox.docker.doctor import doctor as doctor_module
-from sandbox.docker.doctor import probes
+from sandbox.docker.doctor import probe_programs, probes
 
 pytestmark = pytest.mark.engine
 
 KEPT_BY_ANY_ENGINE = {
     "a sandbox starts", "memory", "out-of-memory attribution", "processes", "disk in memory", "open files and file size",
     "no network", "no egress", "network by rules", "read-only root", "no new privileges", "guest out of reach", "kill everything",
-    "removed with its orchestrator",
+    "pause", "kept and attached", "removed with its orchestrator",
 }  # fmt: skip
 
 
@@ -125,5 +125,22 @@ def test_probes_find_limits_that_do_not_hold(promise: str) -> None:
     with DockerEnvironment(limits=wide) as env:
         env.limits = Limits(memory_bytes=1 << 30, pids=100, open_files=512, cpus=0.01)  # less than on the busiest machine
         state, how, hint = probes.INSIDE[promise](env)
+    assert state == "not", how
+    assert hint
+
+
+def test_the_probe_of_a_pause_asks_what_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with DockerEnvironment(limits=Limits(memory_bytes=256 << 20)) as env:
+        monkeypatch.setattr(env.backend, "freeze", lambda: None)
+        monkeypatch.setattr(env.backend, "thaw", lambda: None)
+        state, how, hint = probes.INSIDE["pause"](env)
+    assert state == "not", how
+    assert hint
+
+
+def test_the_probe_of_attaching_asks_for_what_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sandbox is there; its shell is not the one that was left."""
+    monkeypatch.setattr(probe_programs, "KEEPER", probe_programs.KEEPER.replace("cd /tmp", "unset LEFT"))
+    state, how, hint = probes.ALONE["kept and attached"](None)
     assert state == "not", how
     assert hint

@@ -17,7 +17,7 @@ import docker.errors
 import pytest
 
 from sandbox import DockerEnvironment, Limits
-from sandbox.docker.engine.client import connect
+from sandbox.docker.engine.client import connect, is_missing
 from sandbox.docker.images.runtime import ARGV
 from sandbox.docker.kept import attach as reaching
 from sandbox.docker.kept import inventory, orphans, owners
@@ -104,7 +104,9 @@ def _client(engine: OwnEngine) -> Iterator[None]:
 def gone(ident: str) -> bool:
     try:
         docker_here().api.inspect_container(ident)
-    except docker.errors.NotFound:
+    except docker.errors.APIError as error:
+        if not is_missing(error):
+            raise
         return True
     return False
 
@@ -427,7 +429,7 @@ def test_the_sweep_takes_paused_ones_of_the_dead_and_no_others(kept: Callable[..
     end(process)
     assert not gone(ident), "paused, it cannot end by itself"
     sweep()
-    assert gone(ident)
+    assert eventually(lambda: gone(ident), 10)
     assert not gone(mine.container_id)
     assert docker_here().api.inspect_container(mine.container_id)["State"]["Paused"]
     mine.resume()
@@ -483,7 +485,7 @@ def test_fifty_hosts_leave_no_descriptor_and_no_thread(kept: Callable[..., Docke
         cycle()
     assert left_open(before, 5) == []
     assert eventually(lambda: set(threading.enumerate()) <= threads)
-    assert len(os.listdir(guest / "fd")) == fds
+    assert eventually(lambda: len(os.listdir(guest / "fd")) <= fds)  # by the door, the last ones are closed a moment later
     assert eventually(lambda: len(os.listdir(guest / "task")) <= tasks)  # its workers come and go
 
 

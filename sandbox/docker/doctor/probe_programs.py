@@ -217,3 +217,26 @@ env = DockerEnvironment(limits=limits, runtime=sys.argv[1] or None).start()
 print(env.container_id, flush=True)
 time.sleep(60)
 """
+
+# Prints the longest time for which it did not run, between its first line and the file that ends it.
+STAND_STILL = """
+import os, time
+print("runs", flush=True)
+longest, last = 0.0, time.monotonic()
+until = last + 60
+while not os.path.exists("/tmp/resumed") and last < until:
+    time.sleep(0.01)
+    now = time.monotonic()
+    longest, last = max(longest, now - last), now
+print(longest)
+"""
+
+KEEPER = """
+import sys, time
+from sandbox import DockerEnvironment, Limits
+limits = Limits(memory_bytes=64 << 20, pids=64)
+env = DockerEnvironment(limits=limits, runtime=sys.argv[1] or None, keep=True, keep_seconds=30.0).start()
+env.run("export LEFT=behind; cd /tmp").unwrap()
+print(env.container_id, env.run("sleep 4242", background=True).unwrap().id, flush=True)
+time.sleep(60)
+"""

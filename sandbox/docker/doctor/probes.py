@@ -6,6 +6,7 @@ A probe returns (state, how, hint). States are "enforced", "partly" and "not"; w
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -30,8 +31,10 @@ _PYTHON = ["python3", "-"]
 _SECONDS = 30.0
 _SWAP_HINT = "Boot the kernel with swapaccount=1, or turn swap off."
 _CGROUP_HINT = "A rootless engine needs cgroup v2 with delegation; else give the engine the cgroupfs or systemd driver."
+_FREEZER_HINT = "The engine must have the freezer: cgroup v1 with it, or cgroup v2."
 _KERNEL_HINT = "Linux 5.19 or newer with Landlock switched on (lsm=landlock,...) closes it."
 _GONE_SECONDS = 10.0
+_PAUSE_SECONDS = 0.5
 _NOISE = 1.3  # how far a measured share of a processor may exceed its quota
 
 
@@ -201,6 +204,44 @@ def _kill_everything(env: DockerEnvironment) -> Seen:
     return _verdict(holds, f"{left} processes outlived the timeout of a command that daemonised five", "Report this.")
 
 
+def _pause(env: DockerEnvironment) -> Seen:
+    """Pause a command that notes for how long it did not run: the engine's word for a pause is not enough."""
+    ident = env.run(argv=["python3", "-c", programs.STAND_STILL], background=True, session=None).unwrap().id
+    said = iter(env.follow(ident))
+    next(said, None)
+    env.pause()
+    try:
+        time.sleep(_PAUSE_SECONDS)
+    finally:
+        env.resume()
+    env.run("touch /tmp/resumed", session=None).unwrap()
+    shown = "".join(chunk.text for chunk in said).strip()
+    longest = float(shown) if re.fullmatch(r"[0-9.]+", shown) else 0.0
+    how = f"a command stood still for {longest:.2f} s when the sandbox was paused for {_PAUSE_SECONDS:g} s"
+    return _verdict(longest >= _PAUSE_SECONDS, how, _FREEZER_HINT)
+
+
+def _attach(runtime: str | None) -> Seen:
+    """Attach to a kept sandbox whose orchestrator, another process, was killed."""
+    null = subprocess.DEVNULL
+    started = [sys.executable, "-c", programs.KEEPER, runtime or ""]
+    with subprocess.Popen(started, stdin=null, stdout=subprocess.PIPE, stderr=null, text=True) as keeper:
+        said = keeper.stdout.readline().split() if keeper.stdout is not None else []
+        keeper.kill()
+    if len(said) != 2:
+        return "not", "the orchestrator did not start a kept sandbox", "Report this."
+    ident, command = said
+    env = DockerEnvironment.attach(ident)
+    try:
+        session = env.run("echo $LEFT in $PWD").unwrap().output.strip()
+        listed = env.processes(command).unwrap().commands
+    finally:
+        env.remove()
+    if session == "behind in /tmp" and any(each.running for each in listed):
+        return "enforced", "its orchestrator was killed; this process found its shell and its background command as they were", ""
+    return "not", f"its orchestrator was killed; left were the shell {session!r} and {len(listed)} commands", "Report this."
+
+
 def _orchestrator_death(runtime: str | None) -> Seen:
     started = [sys.executable, "-c", programs.ORCHESTRATOR, runtime or ""]
     null = subprocess.DEVNULL
@@ -243,9 +284,11 @@ INSIDE: dict[str, Callable[[DockerEnvironment], Seen]] = {
     "no writes below /proc": _landlock,
     "guest out of reach": _all_refused(programs.GUEST, "ways to read, signal or trace the guest", "Report this."),
     "kill everything": _kill_everything,
+    "pause": _pause,
 }
 ALONE: dict[str, Callable[[str | None], Seen]] = {
     "disk": _large_disk,
+    "kept and attached": _attach,
     "removed with its orchestrator": _orchestrator_death,
 }
 STARTS = "a sandbox starts"

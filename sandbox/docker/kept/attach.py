@@ -14,7 +14,7 @@ import tenacity
 
 from sandbox.docker.container.postmortem import ENDED, container_state
 from sandbox.docker.container.stream import AttachStream
-from sandbox.docker.engine.client import connect, is_missing, translated
+from sandbox.docker.engine.client import connect, is_missing, is_podman, translated
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.images.runtime import GUEST_PACKAGE
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
@@ -140,9 +140,10 @@ def reach(client: docker.DockerClient, container_id: str, token: bytes, call: Ca
     """Return a stream on which the guest has answered the call, and the bytes behind its answer. Raises SandboxError, OSError.
 
     By its standard input where that answers, else through the door. To take over it is the door at once: where the last owner is
-    stopped, and does not read, the engine would hold up what the sandbox says for all that are attached.
+    stopped, and does not read, the engine would hold up what the sandbox says for all that are attached. On Podman it is the door
+    always: it closes the standard input with the first stream to it that ends, also for an owner that has another one.
     """
-    if call.flags & TAKE_OVER:
+    if call.flags & TAKE_OVER or is_podman(client):
         return _called(through_the_door(client, container_id), token, call, ANSWER_SECONDS)
     try:
         return _called(attach_stream(client, container_id), token, call, STDIN_SECONDS)

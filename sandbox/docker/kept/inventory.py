@@ -22,7 +22,7 @@ from sandbox.guest.protocol.wire import PROTOCOL
 
 from . import labels as marks
 from . import owners, waiting
-from .kept import matches
+from .kept import IN_USE, matches
 from .labels import NAME_LABEL, SERVICE_LABEL
 from .orphans import is_dead
 
@@ -74,7 +74,8 @@ def sandboxes(client: docker.DockerClient, *, every: bool = False) -> list[Liste
     A container that carries our labels, but whose name is not the one they give, is left out.
     """
     with translated():
-        found = client.api.containers(all=every, filters={"label": SANDBOX_LABEL})
+        states = {} if every else {"status": list(IN_USE)}
+        found = client.api.containers(all=True, filters={"label": SANDBOX_LABEL, **states})
     ours = []
     for each in found:
         ident = marks.ident(each)

@@ -36,8 +36,10 @@ log = logging.getLogger(__name__)
 
 # As many characters of an id as tell sandboxes apart in practice; docker shows 12.
 LEAST_PREFIX = 4
-# What a container is called that is, or is about to be, a sandbox that can be used. What has ended gives its name back.
-LIVING = ("created", "running", "paused", "restarting")
+# What a container is called that is a sandbox which can be used. Without being asked for these, Podman lists only the first.
+IN_USE = ("running", "paused")
+# The same with those that are about to be one. What has ended gives its name back.
+LIVING = ("created", *IN_USE, "restarting")
 # More than any clock counts.
 MOST_SECONDS = 1 << 63
 
@@ -153,7 +155,7 @@ def find(client: docker.DockerClient, id_or_name: str) -> Kept:
     Raises SandboxError: sandbox_not_found, invalid_configuration where several are meant or one is of another version.
     """
     with translated():
-        listed = client.api.containers(filters={"label": SANDBOX_LABEL})
+        listed = client.api.containers(all=True, filters={"label": SANDBOX_LABEL, "status": list(IN_USE)})
     found = [each for each in listed if matches(each, id_or_name)]
     kept = [each for each in found if marks.text(each, KEEP_LABEL)]
     if not kept:

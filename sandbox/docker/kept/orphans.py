@@ -24,7 +24,7 @@ import docker.errors
 from sandbox.docker.container.create import BOOT_LABEL, HOST_LABEL, OWNER_LABEL, owner
 from sandbox.docker.container.disks.disk import remove_unused_volumes
 from sandbox.docker.container.enforcement import boot_id
-from sandbox.docker.engine.client import translated
+from sandbox.docker.engine.client import is_missing, translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.errors import SandboxError
 from sandbox.interrupts import Shield
@@ -39,6 +39,7 @@ SWEEP_SECONDS = 60.0
 # Over its keep_seconds, until a paused kept sandbox is woken to end by itself.
 MARGIN_SECONDS = 300.0
 _TURN_SECONDS = 0.05
+_ENDED = ("exited", "dead")
 
 _swept: weakref.WeakKeyDictionary[docker.DockerClient, float] = weakref.WeakKeyDictionary()
 _swept_lock = threading.Lock()
@@ -102,9 +103,9 @@ def _sweep(client: docker.DockerClient) -> None:
         waiting = {"status": ["created", "paused"], "label": [*mine, KEEP_LABEL]}
         for found in client.api.containers(all=True, filters=waiting):
             _apart(client, found, _tidy)
-        ended = {"status": ["exited", "dead"], "label": [KEEP_LABEL, here]}
-        for found in client.api.containers(all=True, filters=ended):
-            if marks.keep(found) is not None:
+        for found in client.api.containers(all=True, filters={"label": [KEEP_LABEL, here]}):
+            # Not by a filter: Podman refuses one with a state that it does not know.
+            if found["State"] in _ENDED and marks.keep(found) is not None:
                 _apart(client, found, _remove)
     with contextlib.suppress(SandboxError):
         remove_unused_volumes(client)
@@ -128,8 +129,18 @@ def _apart(
 
 def _remove(client: docker.DockerClient, found: dict[str, Any]) -> None:
     log.info("removing %s, which its orchestrator left behind", found["Names"])
-    with contextlib.suppress(docker.errors.NotFound):
+    try:
         client.api.remove_container(found["Id"], force=True, v=True)
+    except docker.errors.APIError as error:
+        if is_missing(error):
+            return
+        with contextlib.suppress(docker.errors.APIError):  # Podman cannot kill a paused one at once
+            client.api.unpause(found["Id"])
+        try:
+            client.api.remove_container(found["Id"], force=True, v=True)
+        except docker.errors.APIError as again:
+            if not is_missing(again):
+                raise
 
 
 def _tidy(client: docker.DockerClient, found: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import socketserver
 import stat
@@ -11,17 +13,22 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import docker
 import docker.errors
 import pytest
 import requests
 
+from sandbox.docker.container.create import OWNER_LABEL, owner
 from sandbox.docker.container.disks.disk import remove_unused_volumes
 from sandbox.docker.engine import over_ssh, podman
 from sandbox.docker.engine.client import connect, is_local, is_missing, is_podman
 from sandbox.docker.engine.events import SANDBOX_LABEL, EngineEvents
+from sandbox.docker.kept import inventory, kept, orphans
 from sandbox.errors import ErrorCode, SandboxError
+
+_STATES = ("created", "running", "paused", "exited", "stopped", "stopping", "removing")
 
 
 class Engine(BaseHTTPRequestHandler):
@@ -29,6 +36,7 @@ class Engine(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     removed: list[str]
+    containers: list[dict[str, Any]]
 
     def _answer(self, body: str, status: int = 200) -> None:
         self.send_response(status)
@@ -45,6 +53,8 @@ class Engine(BaseHTTPRequestHandler):
             self._answer("OK")
         elif self.path.endswith("/version"):
             self._answer('{"ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}')
+        elif "/containers/json" in self.path:
+            self._list_containers(parse_qs(urlsplit(self.path).query))
         elif "/events" in self.path:
             assert "label" not in self.path
             labels = f'"{SANDBOX_LABEL}": "x", "exitCode": "137"'
@@ -61,9 +71,29 @@ class Engine(BaseHTTPRequestHandler):
             theirs = '{"Name": "somebody-elses", "Labels": {}}, {"Name": "bare", "Labels": null}'
             self._answer(f'{{"Volumes": [{ours}, {theirs}]}}')
 
+    def _list_containers(self, query: dict[str, list[str]]) -> None:
+        """List running ones, unless all are asked for; a state that it does not know is an error."""
+        asked = json.loads(query.get("filters", ["{}"])[0]).get("status")
+        states = asked or [*_STATES] if query.get("all") == ["1"] else ["running"]
+        if unknown := [state for state in states if state not in _STATES]:
+            self._answer(json.dumps({"message": f"unknown container state: {unknown[0]}: invalid argument"}), 500)
+            return
+        self._answer(json.dumps([each for each in self.containers if each["State"] in states]))
+
     def do_DELETE(self) -> None:
-        """Remove a volume."""
-        self.removed.append(self.path.partition("?")[0].rpartition("/")[2])
+        """Remove a volume, or a container: not while it is paused."""
+        name = self.path.partition("?")[0].rpartition("/")[2]
+        if any(each["Id"] == name and each["State"] == "paused" for each in self.containers):
+            self._answer(json.dumps({"message": f"sending signal to container {name}: container state improper"}), 500)
+            return
+        self.removed.append(name)
+        self._answer("", 204)
+
+    def do_POST(self) -> None:
+        """Wake a container."""
+        name = self.path.rpartition("/unpause")[0].rpartition("/")[2]
+        for each in self.containers:
+            each["State"] = "running" if each["Id"] == name else each["State"]
         self._answer("", 204)
 
     def log_message(self, *_: Any) -> None:
@@ -80,7 +110,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[docker.DockerClient]:
-    Engine.removed = []
+    Engine.removed, Engine.containers = [], []
     with _Server(str(tmp_path / "podman.sock"), Engine) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         made = connect(address=f"unix://{tmp_path}/podman.sock")
@@ -94,6 +124,33 @@ def test_no_volume_of_others_is_removed(client: docker.DockerClient) -> None:
     assert is_podman(client)
     remove_unused_volumes(client)
     assert Engine.removed == ["ours"]
+
+
+def _container(number: int, state: str, owner: str) -> dict[str, Any]:
+    name = f"gamebox-{number:016x}"
+    labels = {SANDBOX_LABEL: name, OWNER_LABEL: owner}
+    return {"Id": f"{number:064x}", "Names": [f"/{name}"], "Image": "image", "State": state, "Labels": labels, "Created": 1}
+
+
+def test_paused_sandboxes_are_listed(client: docker.DockerClient) -> None:
+    """Podman lists running containers alone where it is not asked for others."""
+    mine = owner(os.getpid())
+    Engine.containers = [_container(1, "running", mine), _container(2, "paused", mine), _container(3, "exited", mine)]
+    assert [each.status for each in inventory.sandboxes(client)] == ["running", "paused"]
+    assert len(inventory.sandboxes(client, every=True)) == 3
+    with pytest.raises(SandboxError) as refused:
+        kept.find(client, f"{2:064x}")
+    assert "is not kept" in refused.value.message, refused.value
+
+
+def test_a_paused_one_of_a_dead_process_is_swept(client: docker.DockerClient) -> None:
+    """Podman refused it while it was paused, and the sweep left it."""
+    mine = owner(os.getpid())
+    dead = f"{mine.rpartition('/')[0]}/1"  # this number, of another process
+    Engine.containers = [_container(1, "paused", mine), _container(2, "paused", dead)]
+    orphans.sweep(client)
+    assert f"{2:064x}" in Engine.removed
+    assert f"{1:064x}" not in Engine.removed
 
 
 def test_its_events_are_those_of_sandboxes(client: docker.DockerClient) -> None:
