@@ -214,7 +214,10 @@ def find(name: str) -> type[Request] | None:
 
     if name not in table.OPERATIONS:
         load()
-    return table.OPERATIONS.get(name)
+    found = table.OPERATIONS.get(name)
+    if found is not None:
+        import_module(found.__module__)  # another thread may be loading it: its class is there before all that it uses
+    return found
 
 
 def __getattr__(name: str) -> Any:

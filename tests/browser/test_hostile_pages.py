@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -203,6 +204,14 @@ def test_pages_that_do_not_rest(env: DockerEnvironment, hostile: str) -> None:
     assert "Plain" in opened(env, f"{hostile}/plain").title
     assert "Worker" in opened(env, f"{hostile}/worker").outline
     failed(env.browse(f"{hostile}/silent", browser=True, timeout_seconds=3), "timeout")
+
+
+def test_pages_of_many_requests_and_steps_are_no_loop(env: DockerEnvironment, hostile: str) -> None:
+    opened(env, f"{hostile}/reload-later")
+    time.sleep(4)  # it reloads itself all the while, at a pace that can be read
+    assert env.screenshot().ok
+    steps = [{"action": "goto", "value": f"{hostile}/plain"}] * 25
+    assert len(env.browse_interact(steps, timeout_seconds=120).unwrap().steps) == 25
 
 
 def test_a_page_cannot_change_what_reads_it(env: DockerEnvironment, hostile: str) -> None:

@@ -123,7 +123,7 @@ class Browser:
     def _readable(self) -> None:
         while self._lines is not None and (line := self._lines.take()) is not None:
             if self._ready and self._active is None and not _says_that_it_ends(line):  # nobody asked
-                self._lines.overflown = True
+                self._lines.overflow()
                 break
             answer = parse_answer(line)
             if not self._ready:
@@ -137,7 +137,7 @@ class Browser:
             elif self._active is not None:
                 if "failed" in answer:
                     self._note_failure(answer)
-                    return  # it is about to end
+                    break  # it is about to end
                 asked, self._active = self._active, None
                 asked.answer(answer)
                 self._serve()

@@ -26,6 +26,8 @@ class Lines(Output):
         if stream != STDOUT:
             self.log = (self.log + data)[-LOG_BYTES:]
             return
+        if self.overflown:
+            return
         *whole, rest = data.split(b"\n")
         for piece in whole:
             self._taken.append(b"".join((*self._pending, piece)))
@@ -34,8 +36,13 @@ class Lines(Output):
             self._pending.append(rest)
             self._size += len(rest)
         if self._size > self._line_bytes or len(self._taken) > MOST_LINES:
-            self.overflown = True
-            self._pending, self._size = [], 0
+            self.overflow()
+
+    def overflow(self) -> None:
+        """Forget what was written, and take no more."""
+        self.overflown = True
+        self._pending, self._size = [], 0
+        self._taken.clear()
 
     def take(self) -> bytes | None:
         """Return the next whole line, or None."""

@@ -73,22 +73,25 @@ class PageReaders:
 class _Page:
     """A page that is asked for. ``report`` is called once."""
 
-    __slots__ = ("reader", "report", "request", "stopped", "timer")
+    __slots__ = ("answered", "reader", "report", "request", "stopped", "timer")
 
     def __init__(self, request: bytes, report: Report) -> None:
         self.request = request
         self.report = report
-        self.stopped = False
+        self.answered = self.stopped = False
         self.reader: _Reader
         self.timer: Timer
 
     def stop(self, reason: str) -> None:
-        """Kill the process that reads it, which is then reported."""
+        """Kill the process that reads it, which is then reported. Does nothing once it is answered: then that may read another."""
+        if self.answered:
+            return
         self.stopped = True
         self.reader.stop(reason)
 
     def answer(self, found: HelperResult | Fault) -> None:
         """Report what was found."""
+        self.answered = True
         self.timer.cancel()
         self.report(found)
 

@@ -13,12 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from sandbox import LocalEnvironment
+from sandbox.guest.commands.output import STDOUT
+from sandbox.guest.loop.context import HelperResult
 from sandbox.guest.pages import readers
 from sandbox.guest.pages.browse import browse
+from sandbox.guest.pages.lines import Lines
 from sandbox.guest.protocol.faults import Fault
 from sandbox.guest.watch.procfs import find_descendants, read_file, read_stat
 from tests.guest.calls import MODULES, RunningProcesses, forger, place_at, running_processes
@@ -251,6 +255,23 @@ def test_a_page_that_is_cancelled(guest: RunningProcesses, server: Server) -> No
     thread.join()
     assert caught[0].code == "cancelled"
     eventually(lambda: not programs_of(guest.launcher))
+
+
+def test_lines_that_nobody_takes_are_bounded() -> None:
+    lines = Lines(1000)
+    for _ in range(50):
+        lines.append(STDOUT, b"\n" * 1000)
+    assert lines.overflown
+    assert lines.take() is None
+
+
+def test_a_page_that_was_answered_ends_nothing() -> None:
+    """Its caller may cancel it a moment too late: then the process reads another page."""
+    page = readers._Page(b"", lambda _: None)
+    page.timer, page.reader = Mock(), Mock()
+    page.answer(HelperResult(0, b"{}", b"", False, False))
+    page.stop("cancelled")
+    page.reader.stop.assert_not_called()
 
 
 def test_a_local_environment_leaves_no_reader(server: Server) -> None:

@@ -193,6 +193,8 @@ class Session:
 
     def handle(self, request: Fields) -> Fields:
         """Answer a request: {"result"} or {"fault", "fields", "result"}. Raises BrowserLostError."""
+        for tab in self._tabs.values():
+            tab.begin()
         deadline = time.monotonic() + float(request["seconds"])
         do = {
             "open": self._open,
@@ -240,7 +242,7 @@ class Session:
         self.tools.send("Page.stopLoading", {}, tab.session)
         self.tools.send("Runtime.terminateExecution", {}, tab.session)
         restless = tab.restless
-        tab.dialog_count = tab.pages = 0
+        tab.begin()
         try:
             tab.call("Runtime.evaluate", {"expression": "1"}, deadline=time.monotonic() + RECOVER_SECONDS)
         except (LateError, RefusedError):
@@ -283,7 +285,7 @@ class Session:
     def navigate(self, tab: Tab, url: str, deadline: float, *, again: bool = True) -> None:
         """Open a URL in a tab, and wait until it has loaded. Raises StepError ``connection_failed`` and the like."""
         tab = self._without_dialog(tab, deadline)
-        tab.loaded, tab.dialog_count, tab.unreachable = False, 0, False
+        tab.loaded, tab.alerts, tab.unreachable = False, 0, False
         tab.drop_pending()
         tab.redirects, tab.status, tab.refused, tab.error, tab.bytes, tab.too_large = [], None, False, "", 0, False
         tab.requested, self._visited = url, True
@@ -446,6 +448,7 @@ class Session:
         if step.get("action") not in ("goto", "tab", "close_tab") and not by_url:
             self._require_page()
         tab = self.tab
+        tab.begin()
         lines = self._outline_lines(tab, deadline) if step.get("action") not in ("goto", "tab", "close_tab") else []
         url, tabs, dialogs, messages = tab.url, set(self._tabs), tab.dialog_count, tab.console_count
         told = self._steps.perform(step, deadline)

@@ -11,7 +11,7 @@ from .devtools import DevTools, LateError, RefusedError
 MOST_MESSAGES = 50  # of the console, for one request
 MOST_FAILED = 50  # requests of a page
 MOST_DIALOGS = 20
-MOST_PAGES = 20  # that follow each other within one request: as many as redirects of a server
+MOST_PAGES = 20  # that follow each other within one request or step: as many as redirects of a server
 MOST_PENDING = 2000
 PAGE_BYTES = 64 << 20  # of one page with all that it loads, as the browser holds them
 MESSAGE_CHARS, URL_CHARS = 1000, 2048
@@ -60,7 +60,11 @@ class Tab:
         self.failed_count = 0
         self.dialogs: list[dict[str, str]] = []
         self.dialog_count = 0
-        self.pages = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Count anew what a page can repeat without end: for a request, or a step of one."""
+        self.alerts = self.pages = 0
 
     def prepare(self) -> None:
         """Have the tab report what it does, and let its page begin."""
@@ -206,6 +210,7 @@ class Tab:
         kind, message = str(values.get("type")), str(values.get("message"))[:MESSAGE_CHARS]
         dialog = {"type": kind, "message": message, "default": str(values.get("defaultPrompt") or "")[:200]}
         self.dialog_count += 1
+        self.alerts += 1
         if len(self.dialogs) < MOST_DIALOGS:
             self.dialogs.append({"type": kind, "message": message})
         if kind in ACCEPTED:  # the page goes on
@@ -231,7 +236,7 @@ class Tab:
     @property
     def restless(self) -> bool:
         """Whether the page shows alerts, or loads another page in its place, without end."""
-        return self.dialog_count > MOST_DIALOGS or self.pages > MOST_PAGES
+        return self.alerts > MOST_DIALOGS or self.pages > MOST_PAGES
 
     def call(self, method: str, parameters: dict[str, Any] | None = None, *, deadline: float) -> dict[str, Any]:
         """Call a method of this tab. Raises LateError (also when a dialog opens meanwhile) and RefusedError."""

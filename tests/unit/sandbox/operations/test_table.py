@@ -185,6 +185,22 @@ def test_a_command_loads_the_operations_on_commands_alone() -> None:
     assert done.stdout.split() == list(OPERATIONS)
 
 
+def test_an_operation_is_found_when_all_that_it_uses_is_there() -> None:
+    code = (
+        "import threading, sandbox.operations as op\n"
+        "from sandbox.operations import commands, table\n"
+        "from sandbox.limits import Limits\n"
+        "def use():\n"
+        "    while 'write' not in table.OPERATIONS: pass\n"
+        "    op.find('write').model_validate({'path': 'a', 'content': 'b'}).prepare(Limits())\n"
+        "    print('prepared')\n"
+        "user = threading.Thread(target=use)\n"
+        "user.start(), op.find('usage'), user.join()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "prepared\n", done.stderr
+
+
 @pytest.mark.parametrize(
     ("statement", "is_loaded"),
     [("import sandbox.docker.environment", False), ("from sandbox import DockerEnvironment", True)],

@@ -156,6 +156,9 @@ def negative_size() -> bytes:
     return bytes(header) * 4
 
 
+EMPTY = zstd.compress(b"") * 100_000  # a second for each MiB
+
+
 def wide_window() -> bytes:
     """A frame whose reader would need 2 GiB."""
     packed = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 31})
@@ -203,6 +206,9 @@ REFUSED: dict[str, tuple[Members | bytes, str]] = {
     "a pax record of no bytes": (pax_header(b"0 a=b\n"), "a pax header that is invalid"),
     "a zstd bomb": (zstd.compress(bytes(64 << 20)), "no manifest.json"),
     "a layer that is a zstd bomb": (image(zstd.compress(tar({"x": bytes(8 << 20)}))), "more than"),
+    "a layer of zstd frames with nothing in them": (image(zstd.compress(LAYER) + EMPTY), "damaged"),
+    "an archive of such frames": (zstd.compress(tar(image())[:512]) + EMPTY, "damaged"),
+    "gzip members with nothing in them": (gzip.compress(tar(image())[:512]) + gzip.compress(b"") * 50_000, "damaged"),
     "zstd cut short": (zstd.compress(tar(image()))[:100], "damaged"),
     "zstd with damage": (zstd.compress(tar(image()))[:40] + b"x" * 40, "damaged"),
     "a zstd window of a gigabyte": (wide_window(), "damaged"),
