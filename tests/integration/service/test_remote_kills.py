@@ -18,7 +18,7 @@ from tests.integration.own_engine import IMAGE
 from tests.servers.gamebox_service import ServiceProcess
 
 pytestmark = [pytest.mark.engine, pytest.mark.exhaustive, pytest.mark.usefixtures("engine")]
-KILLS, CLIENTS = 8, 3
+KILLS, CLIENTS = 5, 3
 
 
 @pytest.fixture
