@@ -36,7 +36,7 @@ check: venv ## ruff, mypy and the walls between packages
 	@.venv/bin/lint-imports --no-logo 2>/dev/null || .venv/bin/lint-imports
 
 test: venv ## set-up, the checks and every test
-	@.ci/compile & $(MAKE) --no-print-directory setup check; failed=$$?; wait; exit $$failed
+	@.ci/compile & $(MAKE) --no-print-directory -j2 setup check; failed=$$?; wait; exit $$failed
 	@echo "running the tests that need the machine for themselves, then the others (4 at a time)"
 	@.ci/tests $(PYTEST_ARGS)
 

@@ -280,7 +280,7 @@ def test_the_api_has_a_name_of_its_own(client: Client) -> None:
     headers = {"Host": f"api.localhost:{client.http.base_url.port}", "X-API-KEY": client.key}
     assert client.http.get("/v2/sandboxes", headers=headers).json()[0]["sandboxID"] == client.id
     for path in ("/v1/whoami", "/metrics", "/healthz", "/process.Process/List", "//sandboxes", "/"):
-        assert client.http.get(path, headers=headers).status_code == 404, path
+        assert client.http.get(path, headers=headers).status_code == 501, path
     assert client.http.get("/v2/sandboxes", headers={**headers, "Host": "other.localhost"}).status_code == 421
 
 

@@ -301,7 +301,13 @@ class Session:
         if problem == "net::ERR_ABORTED":  # what it downloads instead is told a moment later
             until = min(deadline, time.monotonic() + RECOVER_SECONDS)
             self.tools.wait_until(lambda: self.downloads.refused is not None or tab.status == 204, until, tab.blocked)
-        if problem and not (problem == "net::ERR_ABORTED" and (self.downloads.refused or tab.status == 204)):
+        instead = problem == "net::ERR_ABORTED" and (self.downloads.refused is not None or tab.status == 204)
+        if problem == "net::ERR_ABORTED" and not instead and again:  # by the page before, which loads another at that moment
+            self._current = tab
+            self._replace_tab()
+            self.navigate(self.tab, url, deadline, again=False)
+            return
+        if problem and not instead:
             tab.loaded = tab.unreachable = True
             code = "too_many_redirects" if "TOO_MANY_REDIRECTS" in problem else "connection_failed"
             location = tab.redirects[-1] if tab.redirects else url
