@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
 # The runs that the page shows, if they are kept.
-RUNS = ("speed", "live", "growth", "service", "service_restart", "service_live")
+RUNS = ("speed", "live", "growth", "browser", "service", "service_restart", "service_live")
 HEAD = "| | median | p95 | p99 | | beside it | median | × | goal | | load |\n|---|--:|--:|--:|---|---|--:|--:|---|---|---|"
 SHOWN = {"p50", "p95", "p99", "min", "rounds"}
 # The rows of README.md: group and name in a run, and what they are there.
