@@ -15,7 +15,7 @@ from sandbox.errors import ErrorCode, SandboxError
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
-# Packed bytes are read ahead, and some files have a table at their end that unpacks to nothing: more than that is none of ours.
+# Packed bytes are read ahead, and some files have a table at their end that unpacks to nothing. More than that is refused.
 PIECE_BYTES, SPARE_BYTES, SPARE_SHARE = 1 << 17, 1 << 19, 16
 _DAMAGED = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError, RecursionError, MemoryError)
 
