@@ -10,7 +10,6 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ import pytest
 from sandbox.guest.pages.browse import browse
 from sandbox.guest.pages.page_text import extract
 from sandbox.guest.protocol.faults import Fault
-from tests.guest.calls import RunningProcesses, forger, place_at, running_processes
+from tests.guest.calls import RunningProcesses, forger
 
 PAGE = """<!doctype html><html><head><title> The
  title </title><style>p {color: red}</style></head><body><script>evil()</script>
@@ -119,12 +118,6 @@ def server() -> Iterator[str]:
         yield f"http://127.0.0.1:{pages.server_port}"
         pages.shutdown()
         thread.join()
-
-
-@pytest.fixture
-def guest(tmp_path: Path) -> Iterator[RunningProcesses]:
-    with running_processes(place_at(tmp_path)) as running:
-        yield running
 
 
 def opened(guest: RunningProcesses, url: str, **args: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from sandbox.guest.pages.browse import browse
 from sandbox.guest.pages.lines import Lines
 from sandbox.guest.protocol.faults import Fault
 from sandbox.guest.watch.procfs import find_descendants, read_file, read_stat
-from tests.guest.calls import MODULES, RunningProcesses, forger, place_at, running_processes
+from tests.guest.calls import MODULES, RunningProcesses, forger
 
 # Counts the pages that this process has read.
 COUNTING = """
@@ -85,12 +85,6 @@ def server() -> Iterator[Server]:
         pages.go.set()
         pages.shutdown()
         thread.join()
-
-
-@pytest.fixture
-def guest(tmp_path: Path) -> Iterator[RunningProcesses]:
-    with running_processes(place_at(tmp_path)) as running:
-        yield running
 
 
 def read(guest: RunningProcesses, url: str) -> str:
