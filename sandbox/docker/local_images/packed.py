@@ -41,7 +41,7 @@ def unpacked(source: BinaryIO) -> BinaryIO:
     return source
 
 
-class _NothingInItError(ValueError):
+class EmptyFramesError(ValueError):
     """Much of it unpacks to nothing: each of such frames takes the time of a thousand bytes."""
 
 
@@ -56,7 +56,7 @@ class _Packed:
         found = self._source.read(count)
         self._taken += len(found)
         if self._taken > self.given + SPARE_BYTES + self.given // SPARE_SHARE:
-            raise _NothingInItError
+            raise EmptyFramesError
         return found
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
