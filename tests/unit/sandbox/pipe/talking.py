@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,10 +32,17 @@ def talk(script: Script, hello: dict[str, Any] | None = None) -> Iterator[tuple[
         patched.setattr(transport, "GRACE_SECONDS", GRACE)
         host = Transport(guest.stream, explain)
         try:
-            host.open({"place": {}}, 5)
+            host.open({"place": {}}, 60)
             yield host, guest
         finally:
             host.close()
+
+
+def eventually(holds: Callable[[], object]) -> bool:
+    until = time.monotonic() + 60
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.001)
+    return bool(holds())
 
 
 def silent(guest: ScriptedGuest, request: GuestRequest) -> None:
@@ -66,7 +74,7 @@ def pong_and_echo(guest: ScriptedGuest, request: GuestRequest) -> None:
 
 def fails(host: Transport, reason: str, *words: str, **options: Any) -> SandboxUnavailableError:
     with pytest.raises(SandboxUnavailableError) as caught:
-        host.request("read", {}, **{"timeout_seconds": 5.0, **options})
+        host.request("read", {}, **{"timeout_seconds": 60.0, **options})
     assert caught.value.reason == reason, caught.value
     for word in words:
         assert word in str(caught.value)

@@ -127,8 +127,8 @@ def test_ctrl_c_is_heard_while_the_pipe_is_full() -> None:
     near, far = socket.socketpair()
     with near, far:
         sender = FrameSender(AttachStream(near), b"12345678")
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             _fill(sender)
 
 
@@ -307,7 +307,7 @@ def test_ctrl_c_while_the_loop_of_connections_is_woken_does_not_leave_it_asleep(
             with pytest.raises(KeyboardInterrupt):
                 streams.in_loop(lambda: done.put("struck"))
         streams.in_loop(lambda: done.put("next"))
-        assert [done.get(timeout=10), done.get(timeout=10)] == ["struck", "next"]
+        assert [done.get(timeout=60), done.get(timeout=60)] == ["struck", "next"]
     finally:
         streams.close()
 
@@ -327,10 +327,18 @@ def test_ctrl_c_while_a_port_is_forwarded_leaves_nothing_that_listens() -> None:
     streams = Streams(lambda *_: None, lambda *_: asyncio.sleep(0))
     forward = Forward(streams, lambda: 1, 80)
     held: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def strike() -> None:
+        until = time.monotonic() + 60
+        while not streams._calls and time.monotonic() < until:  # the loop is busy, and asked to listen
+            time.sleep(0.001)
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
     try:
         streams.in_loop(lambda: held.get(timeout=60))
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Thread(target=strike).start()
             forward.open()
         held.put(None)
         assert_listened_no_more(forward)
@@ -465,11 +473,11 @@ signal.signal(signal.SIGALRM, signal.default_int_handler)
 strikes = 0
 with ScriptedGuest(answer) as guest:
     transport = Transport(guest.stream, SandboxUnavailableError)
-    transport.open({}, 10)
+    transport.open({}, 60)
 
     def request(n):
         body = (b"a piece", b"another")
-        return transport.request("upload", {"n": n}, timeout_seconds=10, body=body, sink=lambda _: None)
+        return transport.request("upload", {"n": n}, timeout_seconds=60, body=body, sink=lambda _: None)
 
     for at in range(1, 3000):
         try:

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,16 +24,9 @@ from sandbox.pipe.transport import Transport
 from sandbox.testing import GuestRequest, ScriptedGuest
 from sandbox.testing.scripted_guest import SocketStream
 
-from .talking import echo, explain, fails, talk
+from .talking import echo, eventually, explain, fails, talk
 
 NONCE = b"12345678"
-
-
-def eventually(holds: Callable[[], object]) -> bool:
-    until = time.monotonic() + 60
-    while not holds() and time.monotonic() < until:
-        time.sleep(0.001)
-    return bool(holds())
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +53,9 @@ def test_one_thread_serves_all_and_ends_with_the_last(own: float, monkeypatch: p
     with many(20) as made:
         assert threads_of_ours(threads_before) == ["gamebox-reader"]
         for n, (host, _) in enumerate(made * 3):
-            assert host.request("read", {"n": n}, timeout_seconds=5)[0]["result"] == {"n": n}
+            assert host.request("read", {"n": n}, timeout_seconds=60)[0]["result"] == {"n": n}
         threads = [
-            threading.Thread(target=host.request, args=("read", {}), kwargs={"timeout_seconds": 5}) for host, _ in made * 5
+            threading.Thread(target=host.request, args=("read", {}), kwargs={"timeout_seconds": 60}) for host, _ in made * 5
         ]
         for thread in threads:
             thread.start()
@@ -85,7 +78,7 @@ def test_a_fault_in_one_pipe_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> N
         fails(bad, "host_failed")
         monkeypatch.setattr(good._reading, "tick", broken)
         pipe_reader().add(good._reading, 0.0)
-        assert good.request("read", {"n": 1}, timeout_seconds=5)[0]["result"] == {"n": 1}
+        assert good.request("read", {"n": 1}, timeout_seconds=60)[0]["result"] == {"n": 1}
 
 
 def test_a_pipe_that_never_runs_dry_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +96,7 @@ def test_a_pipe_that_never_runs_dry_does_not_hold_up_the_others(monkeypatch: pyt
         waiting = threading.Thread(target=fails, args=(noisy, "closed"), kwargs={"timeout_seconds": 60})
         waiting.start()
         for n in range(50):
-            assert host.request("read", {"n": n}, timeout_seconds=30)[0]["result"] == {"n": n}
+            assert host.request("read", {"n": n}, timeout_seconds=60)[0]["result"] == {"n": n}
         over.set()
         noisy.close()
         waiting.join(60)
@@ -149,11 +142,11 @@ def test_a_forked_process_reads_nothing_and_changes_nothing(monkeypatch: pytest.
         child = os.fork()
         if not child:
             with talk(echo) as (own, _):
-                answered = own.request("read", {"n": 2}, timeout_seconds=30)[0]["result"] == {"n": 2}
+                answered = own.request("read", {"n": 2}, timeout_seconds=60)[0]["result"] == {"n": 2}
             os._exit(0 if answered and host._reading not in pipe_reader()._pipes else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         monkeypatch.setattr(pending_request, "OWN_SECONDS", 0.0)
-        assert host.request("read", {"n": 1}, timeout_seconds=5)[0]["result"] == {"n": 1}
+        assert host.request("read", {"n": 1}, timeout_seconds=60)[0]["result"] == {"n": 1}
 
 
 def test_what_was_read_before_is_taken_first() -> None:
@@ -168,7 +161,7 @@ def test_what_was_read_before_is_taken_first() -> None:
         reading.begin(time.monotonic() + 9)
         far.sendall(frames[1][10:])
         assert eventually(lambda: len(taken) == 2)
-        assert reading.stop(5)
+        assert reading.stop(60)
         assert not reading.stop(0)
     assert taken == [(Kind.PONG, 0, b""), (Kind.PONG, 1, b"")]
 
@@ -230,7 +223,7 @@ def test_the_pipe_is_pinged_while_callers_wait(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sandbox.pipe.transport.PING_SHARE", 0.05 / 120)
     with ScriptedGuest(lambda guest, request: None) as guest:
         host = Transport(guest.stream, explain)
-        host.open({}, 5)
+        host.open({}, 60)
         waiting = threading.Thread(target=fails, args=(host, "closed"), kwargs={"timeout_seconds": 60})
         waiting.start()
         assert guest.wait_for(Kind.PING, 60)

@@ -29,13 +29,13 @@ def talk() -> Iterator[tuple[Transport, FaultyStream]]:
         stream = FaultyStream(guest.stream)
         host = Transport(stream, explain)
         try:
-            host.open({"place": {}}, 5)
+            host.open({"place": {}}, 60)
             yield host, stream
         finally:
             host.close()
 
 
-def ask(host: Transport, blob: bytes = b"", seconds: float = 5.0) -> bytes:
+def ask(host: Transport, blob: bytes = b"", seconds: float = 60.0) -> bytes:
     return host.request("read", {}, timeout_seconds=seconds, blob=blob)[1]
 
 
@@ -89,7 +89,7 @@ def test_garbled_on_the_way_to_the_guest() -> None:
     with ScriptedGuest(script) as guest:
         stream = FaultyStream(guest.stream)
         host = Transport(stream, explain)
-        host.open({"place": {}}, 5)
+        host.open({"place": {}}, 60)
         message = len(
             wire.pack_message(
                 {"operation": "read", "args": {}, "blob_for": None, "stream": False, "feeds": False, "request_id": None,
