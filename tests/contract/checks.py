@@ -57,6 +57,14 @@ def seen_until(look: Callable[[], T], so: Callable[[T], bool], seconds: float = 
     return seen
 
 
+def with_more_time(call: Callable[[float], T], so: Callable[[T], bool], first: float = 0.3) -> T:
+    """The first answer of ``call`` that is ``so``: each call has more seconds than the one before, for a machine that is late."""
+    for seconds in (first, 4.0, 16.0):
+        if so(answer := call(seconds)):
+            break
+    return answer
+
+
 def closed(call: Callable[[], object], *words: str) -> None:
     """``call`` raises SandboxError ``sandbox_closed``; each of ``words`` is in it."""
     with pytest.raises(SandboxError) as caught:

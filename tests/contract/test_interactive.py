@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 
 from sandbox import FakeEnvironment, LocalEnvironment
+from sandbox.envelope import Envelope
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.guest.commands.spawner import MOST_SPARES
 from sandbox.operations import RunResult, ScreenResult, SendResult
 from sandbox.testing import Ran
 
 from .backends import SHELL
-from .checks import by_programs, codes_of, done, refused
+from .checks import by_programs, codes_of, done, refused, with_more_time
 
 pytestmark = pytest.mark.needs(SHELL)
 # How long a test waits for what should come at once.
-PATIENCE = 20.0
+PATIENCE = 60.0
 # A full-screen program: draws where keys have moved it, follows the size of its terminal, ends at q.
 FULL_SCREEN = """
 import curses
@@ -84,7 +85,15 @@ def says(env: SandboxedEnvironment, ident: str, text: str, wanted: str, **option
 
 
 def test_a_command_that_asks_is_answered(env: SandboxedEnvironment) -> None:
-    envelope = env.run("printf 'name? '; read x; echo \"hello $x\"", wait_seconds=0.3, session="talk")
+    def asked(envelope: Envelope[RunResult]) -> bool:
+        ran = done(envelope)
+        if asks := ran.output == "name? " and ran.waiting_for is not None:
+            return asks
+        done(env.kill(ran.id))  # its session is busy until then
+        return False
+
+    command = "printf 'name? '; read x; echo \"hello $x\""
+    envelope = with_more_time(lambda seconds: env.run(command, wait_seconds=seconds, session="talk"), asked)
     ran = done(envelope)
     assert (ran.running, ran.output, ran.exit_code) == (True, "name? ", None)
     assert ran.waiting_for is not None
@@ -107,9 +116,11 @@ def test_the_session_is_busy_until_the_command_ends(env: SandboxedEnvironment) -
 def test_input_and_its_end(env: SandboxedEnvironment) -> None:
     ran = start(env, "cat; printf over")
     assert says(env, ran.id, "one\n", "one\n").running
-    assert says(env, ran.id, "two\n", "two\nover", eof=True).exit_code == 0
+    says(env, ran.id, "two\n", "two\nover", eof=True)
+    assert done(env.wait_for(id=ran.id, exit=True, timeout_seconds=PATIENCE)).exit_code == 0
     ran = start(env, "cat >/dev/null; printf over")
-    assert says(env, ran.id, "", "over", keys=["ctrl-d"]).exit_code == 0
+    says(env, ran.id, "", "over", keys=["ctrl-d"])
+    assert done(env.wait_for(id=ran.id, exit=True, timeout_seconds=PATIENCE)).exit_code == 0
     ran = start(env, "sleep 30 <&0; cat", stdin="all of it")
     refused(env.send(ran.id, "more"), "stdin_closed", ran.id, "wait_seconds")
     done(env.kill(ran.id))
@@ -144,7 +155,10 @@ def test_it_ends_before_patience_does(env: SandboxedEnvironment) -> None:
 
 
 def test_in_the_background(env: SandboxedEnvironment) -> None:
-    ran = start(env, "printf up; read x; exit 4", background=True, wait_seconds=0.3, session="default")
+    ran = with_more_time(
+        lambda seconds: start(env, "printf up; read x; exit 4", background=True, wait_seconds=seconds, session="default"),
+        lambda ran: ran.output == "up",
+    )
     assert ran.output == "up"
     assert done(env.run("printf free")).output == "free"
     assert done(env.send(ran.id, "go\n", wait_seconds=PATIENCE)).exit_code == 4

@@ -8,7 +8,7 @@ from sandbox import FakeEnvironment
 from sandbox.environment.sandboxed import SandboxedEnvironment
 
 from .backends import folder_of
-from .checks import closed, codes_of, done, refused, seen_until, so_far
+from .checks import closed, codes_of, done, refused, seen_until, so_far, with_more_time
 
 
 @pytest.mark.needs("commands")
@@ -79,9 +79,12 @@ def test_bytes_that_are_no_text(env: SandboxedEnvironment) -> None:
 
 @pytest.mark.needs("commands")
 def test_timeout_keeps_what_was_printed(env: SandboxedEnvironment) -> None:
-    failure = refused(
-        env.run("printf early; sleep 30", timeout_seconds=0.3), "timeout", "within 0.3 seconds", "background=true",
-        effects="unknown",
+    failure = with_more_time(
+        lambda seconds: refused(
+            env.run("printf early; sleep 30", timeout_seconds=seconds), "timeout", f"within {seconds:g} seconds", "background=true",
+            effects="unknown",
+        ),
+        lambda failure: so_far(failure).output == "early",
     )  # fmt: skip
     assert (so_far(failure).output, so_far(failure).signal, so_far(failure).exit_code) == ("early", "SIGKILL", None)
     assert not failure.retryable

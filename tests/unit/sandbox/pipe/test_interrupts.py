@@ -118,7 +118,8 @@ def test_a_signal_between_writing_and_noting_it_does_not_break_the_pipe() -> Non
     ]
 
 
-def _fill(sender: FrameSender) -> None:
+def _fill(sender: FrameSender, struck_after: float) -> None:
+    threading.Timer(struck_after, os.kill, (os.getpid(), signal.SIGINT)).start()
     while True:
         sender.send(Kind.DATA, 1, bytes(wire.MAX_PAYLOAD), time.monotonic() + 60)
 
@@ -128,8 +129,7 @@ def test_ctrl_c_is_heard_while_the_pipe_is_full() -> None:
     with near, far:
         sender = FrameSender(AttachStream(near), b"12345678")
         with pytest.raises(KeyboardInterrupt):
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-            _fill(sender)
+            _fill(sender, 0.2)
 
 
 def test_a_signal_whose_handler_returns_does_not_fail_a_send_into_a_full_pipe() -> None:
@@ -335,11 +335,14 @@ def test_ctrl_c_while_a_port_is_forwarded_leaves_nothing_that_listens() -> None:
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
 
+    def opened() -> None:
+        threading.Thread(target=strike).start()
+        forward.open()
+
     try:
         streams.in_loop(lambda: held.get(timeout=60))
         with pytest.raises(KeyboardInterrupt):
-            threading.Thread(target=strike).start()
-            forward.open()
+            opened()
         held.put(None)
         assert_listened_no_more(forward)
         assert not streams.servers
