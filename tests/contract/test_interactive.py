@@ -48,13 +48,13 @@ def start(env: SandboxedEnvironment, command: str, **options: object) -> RunResu
     return ran
 
 
-def wait_kind(env: SandboxedEnvironment, ident: str, kind: str) -> str:
-    """The detail of what a command waits for, once it is of that kind."""
+def wait_kind(env: SandboxedEnvironment, ident: str, kind: str, words: str = "") -> str:
+    """The detail of what a command waits for, once it is of that kind and has ``words`` in it."""
     seen = None
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         seen = done(env.logs(ident)).waiting_for
-        if seen is not None and seen.kind == kind:
+        if seen is not None and seen.kind == kind and words in seen.detail:
             return seen.detail
         time.sleep(0.02)
     raise AssertionError(f"never waited for {kind}, but {seen}")
@@ -202,7 +202,7 @@ WAITS = [
 @pytest.mark.parametrize(("command", "kind", "detail"), by_programs(*WAITS), ids=[command[:30] for command, _, _ in WAITS])
 def test_what_it_waits_for(env: SandboxedEnvironment, folder: str, command: str, kind: str, detail: str) -> None:
     ran = start(env, command, cwd=folder)
-    assert detail in wait_kind(env, ran.id, kind)
+    assert detail in wait_kind(env, ran.id, kind, detail)
     done(env.kill(ran.id))
     assert done(env.logs(ran.id)).waiting_for is None
 
@@ -212,7 +212,7 @@ def test_who_holds_a_lock(env: SandboxedEnvironment, folder: str) -> None:
     holder = start(env, "exec flock -o LOCK sleep 300", cwd=folder)
     wait_kind(env, holder.id, "sleep")
     ran = start(env, "flock LOCK true", cwd=folder)
-    detail = wait_kind(env, ran.id, "lock")
+    detail = wait_kind(env, ran.id, "lock", "held by process")
     assert f"/{folder}/LOCK" in detail
     assert "held by process" in detail
     done(env.kill(holder.id))

@@ -29,7 +29,7 @@ from sandbox.pipe.transport import Transport
 from sandbox.testing import SocketStream
 
 WHERE = b"thishost"
-RECONNECT_SECONDS = 10.0
+RECONNECT_SECONDS = 60.0
 
 
 class Switchboard:
@@ -115,7 +115,7 @@ class Switchboard:
         host.greet(self.hello())
         return host
 
-    def another_host(self, flags: int = 0, where: bytes = WHERE, seconds: float = 5.0) -> Host:
+    def another_host(self, flags: int = 0, where: bytes = WHERE, seconds: float = 60.0) -> Host:
         """A host that attaches. Raises NoAnswerError where it is refused."""
         nonce = secrets.token_bytes(wire.NONCE_BYTES)
         stream = self.attach()
@@ -147,7 +147,7 @@ class Switchboard:
         for stream in self._streams:
             stream.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
         for end in self._ends:
             end.close()
         for stream in self._streams:
@@ -190,7 +190,7 @@ class Host(Transport):
         except OSError as error:
             raise explained(reason, str(error)) from error
 
-    def run(self, command: str, timeout_seconds: float = 20.0, **call: Any) -> tuple[dict[str, Any], bytes]:
+    def run(self, command: str, timeout_seconds: float = 60.0, **call: Any) -> tuple[dict[str, Any], bytes]:
         request = op.Run(
             command=command, timeout_seconds=timeout_seconds, **{"keep_output_bytes": 1 << 20, **call.pop("args", {})}
         )

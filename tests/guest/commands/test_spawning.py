@@ -89,7 +89,7 @@ def test_a_command_is_not_lost_with_a_process_that_was_kept_ready_for_it() -> No
         with taken(env):
             started = env.run("read x; echo $x >> said; echo on", wait_seconds=0.2).unwrap()
             assert started.running
-        assert env.send(started.id, "in\n", wait_seconds=10).unwrap().exit_code == 0
+        assert env.send(started.id, "in\n", wait_seconds=60).unwrap().exit_code == 0
         shown = env.logs(started.id).unwrap()
         assert (shown.content, shown.exit_code, shown.signal) == ("on\n", 0, None)
         assert env.read("said").unwrap().content == "in\n"

@@ -67,7 +67,7 @@ def test_arguments_that_no_host_gives(local: LocalEnvironment, operation: str, a
     call: dict[str, Any] = {"sink": lambda _: None} if operation == "scan" else {}
     if operation == "restore":
         call["body"] = (STEP.pack(0, END, 0, 0, 0, 0, 0, 0),)
-    fields, _ = local._live().request(operation, args, timeout_seconds=5, **call)
+    fields, _ = local._live().request(operation, args, timeout_seconds=60, **call)
     assert fields["fault"]["code"] == "invalid_arguments", fields
     assert local.run("echo on").unwrap().output == "on\n"
 
@@ -109,4 +109,4 @@ def test_a_worker_outlives_a_job_that_raises() -> None:
         workers.submit(fail, watching=True)
         workers.submit(fail)
     workers.submit(went_on.set)
-    assert went_on.wait(10)
+    assert went_on.wait(60)

@@ -74,7 +74,7 @@ def _served(workspace: Path, processes: _Processes, *operations: tuple[str, dict
     requests: Any = Requests(reactor, link, place, processes, Workers(2, None), Lease(10))  # type: ignore[arg-type]
     for number, (operation, args) in enumerate(operations, 1):
         requests.take(number, wire.pack_message({"operation": operation, "args": args}))
-    reactor.after(10, lambda: reactor.stop(1))
+    reactor.after(60, lambda: reactor.stop(1))
     assert reactor.run() == 0, "not every request was answered"
     return link
 

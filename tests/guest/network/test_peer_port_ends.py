@@ -33,13 +33,13 @@ class Deaf:
         with contextlib.suppress(OSError):
             while True:
                 sock, _ = self.socket.accept()
-                sock.settimeout(5)
+                sock.settimeout(60)
                 self.kept.append(sock)
                 sock.sendall(b"hi")
 
     def close(self) -> None:
         self.socket.shutdown(socket.SHUT_RDWR)
-        self.thread.join(5)
+        self.thread.join(60)
         for sock in (self.socket, *self.kept):
             sock.close()
 

@@ -60,7 +60,7 @@ def test_bytes_go_both_ways_and_the_halves_end_apart(inside: Ends) -> None:
             return found
 
         assert asyncio.run(talk()) == bytes(1_000_000) + b"end"
-        server.join(10)
+        server.join(60)
         until(lambda: nothing_is_left(inside, inside))
 
 

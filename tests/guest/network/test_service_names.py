@@ -52,7 +52,7 @@ def beside(port: int, behind: int) -> Iterator[tuple[Ends, Ends, ServiceNames]]:
             ready.set()
 
         near.reactor.hand_over(listen)
-        assert ready.wait(5)
+        assert ready.wait(60)
         try:
             yield near, far, made[0]
         finally:
@@ -61,8 +61,8 @@ def beside(port: int, behind: int) -> Iterator[tuple[Ends, Ends, ServiceNames]]:
 
 
 def connected(port: int) -> socket.socket:
-    sock = socket.create_connection((ADDRESS, port), timeout=10)
-    sock.settimeout(10)
+    sock = socket.create_connection((ADDRESS, port), timeout=60)
+    sock.settimeout(60)
     return sock
 
 
@@ -131,8 +131,8 @@ def test_a_name_at_the_http_port_that_nobody_serves_is_refused_with_a_message() 
             ready.set()
 
         near.reactor.hand_over(listen)
-        assert ready.wait(5)
-        with socket.create_connection(made[0].sockets[0].getsockname(), timeout=10) as sock:
+        assert ready.wait(60)
+        with socket.create_connection(made[0].sockets[0].getsockname(), timeout=60) as sock:
             sock.sendall(b"GET / HTTP/1.1\r\nHost: llm.internal\r\n\r\n")
             answer = everything(sock)
         until(lambda: not made[0].callers)  # it has seen that the client is gone
@@ -171,7 +171,7 @@ def test_a_client_that_goes_before_the_answer_leaves_nothing(echo: int) -> None:
 
         near.egress._services = {(NAME, port): slow}
         sock = connected(port)
-        assert asked.wait(5)
+        assert asked.wait(60)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         sock.close()
         until(lambda: not near.tunnels._asked)

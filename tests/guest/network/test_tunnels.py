@@ -103,16 +103,16 @@ class Ends:
     def close(self) -> None:
         self.egress.streams.close()
         self.reactor.hand_over(self.reactor.stop)
-        self.threads[0].join(5)
+        self.threads[0].join(60)
         self.proxy.close()
         os.close(self._fds[1])
-        self.threads[1].join(5)
+        self.threads[1].join(60)
         for fd in (self._fds[0], *self._fds[2:]):
             os.close(fd)
 
     def connect(self) -> socket.socket:
-        sock = socket.create_connection(("127.0.0.1", self.port), timeout=10)
-        sock.settimeout(10)
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        sock.settimeout(60)
         return sock
 
 
@@ -288,7 +288,7 @@ def test_a_denial_cuts_what_was_granted_once_by_the_same_words(echo: int) -> Non
         sock.sendall(b"hello")
         assert sock.recv(5) == b"hello"
         pair.egress.change(pair.egress.network.without(f"127.0.0.1:{echo}"))
-        sock.settimeout(10)
+        sock.settimeout(60)
         with pytest.raises(ConnectionResetError):
             sock.recv(1)
         deadline = time.monotonic() + 120
@@ -370,7 +370,7 @@ def test_no_byte_beyond_the_limit_is_passed_on_and_each_connection_counts_one_pi
                 readers.append(threading.Thread(target=read, args=(number, sock)))
                 readers[-1].start()
         for reader in readers:
-            reader.join(20)
+            reader.join(60)
         server.shutdown()
         assert 0 < sum(got) <= most
         assert most <= allowance.received_bytes + allowance.sent_bytes <= most + connections * wire.MAX_PAYLOAD
@@ -447,7 +447,7 @@ def test_a_client_that_hangs_up_before_the_answer_leaves_nothing(echo: int) -> N
     held = threading.Event()
 
     def ask(_host: str, _port: int) -> None:
-        held.wait(5)
+        held.wait(60)
 
     with ends(Network.allow(ask=ask)) as pair:
         with pair.connect() as sock:
@@ -483,7 +483,7 @@ def test_a_question_that_waits_for_its_answer_delays_only_its_own_connection(ech
     def ask(host: str, _port: int) -> str | None:
         asked.append(host)
         thinking.set()
-        answered.wait(30)
+        answered.wait(60)
         return None
 
     network = Network.allow(f"echo.example.com:{echo}", ask=ask, names={"echo.example.com": "127.0.0.1"})  # type: ignore[arg-type]
@@ -491,7 +491,7 @@ def test_a_question_that_waits_for_its_answer_delays_only_its_own_connection(ech
         waiting = [stack.enter_context(pair.connect()) for _ in range(40)]  # more than there are threads for names
         for number, sock in enumerate(waiting):
             sock.sendall(b"CONNECT other%d.example.com:80 HTTP/1.1\r\n\r\n" % number)
-        assert thinking.wait(10)
+        assert thinking.wait(60)
         with pair.connect() as sock:
             sock.sendall(b"CONNECT echo.example.com:%d HTTP/1.1\r\n\r\n" % echo)
             assert head(sock).startswith(b"HTTP/1.1 200 ")
@@ -507,7 +507,7 @@ def test_a_forwarded_port_reaches_a_server_inside(echo: int) -> None:
         forward = Forward(pair.egress.streams, lambda: next(pair.channels), echo)
         forward.open()
         port = forward.port
-        socks = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(20)]
+        socks = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(20)]
         for number, sock in enumerate(socks):
             sock.sendall(b"%d" % number * 1000)
             sock.shutdown(socket.SHUT_WR)
@@ -532,12 +532,12 @@ def test_a_connection_that_comes_while_all_is_closed_is_cut(echo: int, whole: bo
 
         def hold() -> None:
             held.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
         streams.in_loop(hold)
-        assert held.wait(10)
+        assert held.wait(60)
         socks = [
-            stack.enter_context(socket.create_connection((forward.host, forward.port), timeout=10)) for _ in range(3)
+            stack.enter_context(socket.create_connection((forward.host, forward.port), timeout=60)) for _ in range(3)
         ]
         closing = threading.Thread(target=streams.close if whole else forward.close)
         closing.start()
@@ -558,7 +558,7 @@ def test_a_forwarded_port_where_nothing_listens_is_cut() -> None:
         forward.open()
         with (  # it may come before connect() has returned
             pytest.raises(ConnectionResetError),
-            socket.create_connection((forward.host, forward.port), timeout=10) as sock,
+            socket.create_connection((forward.host, forward.port), timeout=60) as sock,
         ):
             sock.recv(1)
 
@@ -585,7 +585,7 @@ def held(answering: threading.Event) -> Callable[[str, int], None]:
     """An approver that refuses, and only when the test lets it answer."""
 
     def ask(_host: str, _port: int) -> None:
-        answering.wait(10)
+        answering.wait(60)
 
     return ask
 
@@ -636,7 +636,7 @@ def test_what_waits_for_a_stalled_program_costs_its_bytes_however_they_came() ->
         finally:
             tracemalloc.stop()
         assert not tunnel.closed
-        far.settimeout(5)
+        far.settimeout(60)
         came = b""
         while len(came) < 300_000:
             came += far.recv(1 << 16)
@@ -657,7 +657,7 @@ def test_single_bytes_that_wait_in_the_host_cost_their_bytes() -> None:
     try:
         streams.expect(1, lambda _: None)
         streams._relays[1] = relay
-        streams.in_loop(lambda: _ignore(held.wait(20)))
+        streams.in_loop(lambda: _ignore(held.wait(60)))
         tracemalloc.start()
         for number in range(200_000):
             streams.take(wire.Kind.DATA, 1, bytes([number % 251]))
