@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -11,6 +13,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +22,7 @@ from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.protocol.faults import Fault
 from sandbox.guest.watch import sockets, waiting
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def rounds(reactor: Reactor, seconds: float) -> None:
@@ -162,6 +165,19 @@ def test_what_a_process_waits_for(code: str, kind: str, detail: str) -> None:
         assert process.stdin is not None
         process.stdin.close()
         process.wait()
+
+
+def test_the_holder_of_a_lock_is_found_among_many_locks(tmp_path: Path) -> None:
+    """The kernel lists about eighty of them in one read."""
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context((tmp_path / str(n)).open("w")).fileno() for n in range(200)]
+        for fd in held:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=held) as other:
+            holders = [waiting._describe_lock_holder(other.pid, fd) for fd in held]
+            assert other.stdin is not None
+            other.stdin.close()
+    assert all(f"held by process {os.getpid()} " in holder for holder in holders)
 
 
 def test_a_process_that_is_gone() -> None:

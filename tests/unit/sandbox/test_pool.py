@@ -490,7 +490,7 @@ atexit._run_exitfuncs()
 print(time.monotonic() - began)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    assert 0.9 < float(done.stdout) < 10.0
+    assert 0.9 < float(done.stdout) < 15.0  # and not 20
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a finalizer may swallow the Ctrl-C

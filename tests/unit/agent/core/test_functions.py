@@ -507,7 +507,7 @@ def test_a_coroutine_function_is_cancelled_at_its_deadline() -> None:
     made = Action.of(slow, metadata={"timeout_s": 0.1})
     before = time.monotonic()
     answer = Environment().execute_action(made, {"seconds": 30})
-    assert time.monotonic() - before < 3
+    assert time.monotonic() - before < 20
     assert (answer["code"], answer["error"]) == ("timeout", "slow took more than 0.1 seconds and was cancelled.")
     assert ended == ["cancelled"]
 
@@ -518,7 +518,7 @@ def test_a_coroutine_function_that_blocks_its_loop_is_not_said_to_be_cancelled(m
 
     async def blocks() -> None:
         """Block."""
-        free.wait(10)
+        free.wait(60)
 
     answer = Environment().execute_action(Action.of(blocks, metadata={"timeout_s": 0.1}), {})
     free.set()

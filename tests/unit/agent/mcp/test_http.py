@@ -94,7 +94,7 @@ def with_session(at_the_end: Answer) -> Answer:
 def drips(connection: socket.socket) -> None:
     """Headers that come one by one, each in time."""
     connection.sendall(BEGIN)
-    for _ in range(100):
+    for _ in range(1000):
         connection.sendall(b"x-a: b\r\n")
         time.sleep(0.1)
 
@@ -105,7 +105,7 @@ def test_the_end_is_not_held_up_by_headers_that_drip(serve: Serve) -> None:
     client.connect()
     begun = time.monotonic()
     client.close()
-    assert time.monotonic() - begun < CLOSE_SECONDS + 2
+    assert time.monotonic() - begun < CLOSE_SECONDS + 30
 
 
 def test_what_the_end_is_answered_with_is_not_read(serve: Serve) -> None:

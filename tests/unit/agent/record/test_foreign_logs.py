@@ -590,9 +590,13 @@ def test_attack_11_a_log_with_more_than_gamebox_makes_is_not_opened(more: str, c
 def test_attack_11_ctrl_c_ends_a_query_that_does_not_end(tmp_path: Path) -> None:
     with EventLog(made(tmp_path / "mine.db")) as log:
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
+
+        def query() -> None:
+            timer.start()
             log._rows(ENDLESS, ())
+
+        with pytest.raises(KeyboardInterrupt):
+            query()
         timer.join()
         assert log.runs() == ["harmless"]
 

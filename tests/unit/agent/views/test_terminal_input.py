@@ -71,9 +71,9 @@ def test_a_question_gets_the_line(terminal: Terminal) -> None:
 
     asking = threading.Thread(target=ask)
     asking.start()
-    time.sleep(0.1)
+    assert terminal.lines._asking.wait(60)
     terminal.type("r\nbecause\n")
-    asking.join(10)
+    asking.join(60)
     assert answers == ["r\n", "because\n"]
     time.sleep(0.6)
     terminal.type("be brief\n")

@@ -109,8 +109,8 @@ def test_an_answer_that_is_no_json(server: Scripted, service: Service) -> None:
 
 def test_a_long_request_goes_on_while_the_service_lives(server: Scripted, service: Service) -> None:
     """Its connection may have been lost on the way; asked again with its id, it joins the one under way."""
-    server.answers = [lambda _: time.sleep(0.5), says(200, "alive"), says(200, "there")]
-    call = Call("POST", "/v1/x", read_seconds=0.2, repeatable=True, joins=True, patience_seconds=0)
+    server.answers = [lambda _: time.sleep(2.3), says(200, "alive"), says(200, "there")]
+    call = Call("POST", "/v1/x", read_seconds=2, repeatable=True, joins=True, patience_seconds=0)
     assert service.json(call) == "there"
     assert [seen[1] for seen in server.seen] == ["/v1/x", "/healthz", "/v1/x"]
 
@@ -131,8 +131,8 @@ def test_in_a_loop_requests_are_sent_again_as_well(server: Scripted, service: Se
     server.answers = [hangs_up, says(503, {"detail": "Full."}, Retry_After="1"), says(200, "there")]
     assert asyncio.run(awaited(service, Call("POST", "/v1/x", b"{}", repeatable=True))) == "there"
     assert [seen[2]["Authorization"] for seen in server.seen] == [f"Bearer {KEY}"] * 3
-    server.answers = [lambda _: time.sleep(0.5), says(200, "alive"), says(200, "there")]
-    long = Call("POST", "/v1/x", read_seconds=0.2, repeatable=True, joins=True, patience_seconds=0)
+    server.answers = [lambda _: time.sleep(2.3), says(200, "alive"), says(200, "there")]
+    long = Call("POST", "/v1/x", read_seconds=2, repeatable=True, joins=True, patience_seconds=0)
     assert asyncio.run(awaited(service, long)) == "there"
 
 
@@ -153,7 +153,7 @@ def test_a_service_that_is_not_there_is_given_up_soon(monkeypatch: pytest.Monkey
     with pytest.raises(SandboxUnavailableError) as caught:
         Service(url, KEY).json(Call("POST", "/v1/x", repeatable=True))
     assert url in caught.value.message
-    assert (caught.value.effects, time.monotonic() - began < 5) == ("none", True)
+    assert (caught.value.effects, time.monotonic() - began < 30) == ("none", True)
 
 
 def test_a_service_that_restarts_is_waited_for(server: Scripted, service: Service) -> None:
@@ -178,7 +178,7 @@ def test_a_service_that_restarts_is_waited_for(server: Scripted, service: Servic
     time.sleep(0.5)
     later = Again()
     threading.Thread(target=later.serve_forever, daemon=True).start()
-    asking.join(20)
+    asking.join(60)
     later.shutdown()
     later.server_close()
     assert answers == ["after"]

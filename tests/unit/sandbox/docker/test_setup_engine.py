@@ -75,14 +75,14 @@ def speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Speaker]
     yield start
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()
-    thread.join(5)
+    thread.join(60)
     for connection in held:
         connection.close()
 
 
-def ask() -> None:
+def ask(timeout_seconds: int = 60) -> None:
     """One call to the engine that DOCKER_HOST names."""
-    client = engine.connect(timeout_seconds=1)
+    client = engine.connect(timeout_seconds=timeout_seconds)
     try:
         with engine.translated():
             client.api.create_container("some-image", command=["true"])
@@ -125,7 +125,7 @@ def test_a_missing_image_is_named(speaks: Speaker) -> None:
 def test_a_mute_engine_is_a_timeout_with_unknown_effects(speaks: Speaker) -> None:
     path = speaks(0, "")
     with pytest.raises(SandboxError) as caught:
-        ask()
+        ask(timeout_seconds=1)
     assert caught.value.code is ErrorCode.engine_timeout
     assert caught.value.effects == "unknown"
     assert path in caught.value.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +27,14 @@ def _codes(envelope: dict[str, Any]) -> list[str]:
 
 def _ended(env: LocalEnvironment) -> str:
     """A command in the background that has ended, of which nobody was told: no request was made since."""
-    started = env.execute_action(SandboxAction("run"), {"command": "sleep 0.05; exit 3", "background": True})
-    time.sleep(0.3)
+    file = Path(env.workspace, "pid")
+    file.unlink(missing_ok=True)
+    started = env.execute_action(SandboxAction("run"), {"command": "echo $$ > new; mv new pid; exit 3", "background": True})
+    until = time.monotonic() + 60
+    while not file.exists() or Path(f"/proc/{file.read_text().strip()}").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    time.sleep(0.3)  # the guest hears of it
     return str(started["result"]["id"])
 
 

@@ -18,12 +18,15 @@ class _Counted(LocalEnvironment):
 
     connects = 0
     fails = False
+    closes = False
     connecting = threading.Event()
 
     def _connect(self) -> Transport:
         self.connects += 1
         self.connecting.set()
-        time.sleep(0.1)
+        until = time.monotonic() + (60 if self.closes else 0.1)
+        while not self._closed and time.monotonic() < until:
+            time.sleep(0.01)
         if self.fails:
             raise SandboxError(ErrorCode.start_failed, "It does not start.", "Try another one.")
         return super()._connect()
@@ -61,10 +64,10 @@ def test_a_start_that_fails_fails_for_every_thread_that_waited_for_it() -> None:
 
 def test_an_environment_that_is_closed_while_it_starts_leaves_nothing() -> None:
     env = _Counted()
-    env.connecting = threading.Event()
+    env.connecting, env.closes = threading.Event(), True
     with ThreadPoolExecutor(1) as pool:
         start = pool.submit(env.start)
-        assert env.connecting.wait(10)
+        assert env.connecting.wait(60)
         env.close()
         with pytest.raises(SandboxError) as raised:
             start.result()

@@ -110,23 +110,23 @@ def test_one_that_hangs_is_a_refusal_in_time_and_is_asked_nothing_more_before_it
 
     def hangs(host: str, _port: int) -> str:
         hosts.append(host)
-        free.wait(20)
+        free.wait(60)
         return "session"
 
     async def several() -> tuple[list[Any], float]:
         questions = Questions()
         began = time.monotonic()
-        said = await gathered(*(tried(questions, hangs, f"{n}.test", seconds=0.3) for n in range(20)))
+        said = await gathered(*(tried(questions, hangs, f"{n}.test", seconds=0.3) for n in range(100)))
         took = time.monotonic() - began
         free.set()
         assert questions._returned is not None
-        await asyncio.to_thread(questions._returned.wait, 20)
+        await asyncio.to_thread(questions._returned.wait, 60)
         assert await tried(questions, hangs, "later.test") == "session"
         return said, took
 
     said, took = asyncio.run(several())
     assert all(isinstance(one, RefusedError) for one in said)
-    assert took < 5
+    assert took < 25  # each of them would have taken 0.3
     assert hosts == ["0.test", "later.test"]
 
 
@@ -163,7 +163,7 @@ def test_the_guest_has_the_words_and_an_end_waits_for_no_answer() -> None:
     free = threading.Event()
 
     def hangs(_host: str, _port: int) -> None:
-        free.wait(30)
+        free.wait(60)
 
     egress = Egress(
         Network.allow(ask=hangs, ask_seconds=0.3), lambda k, _, data=b"", /: frames.append((k, bytes(data))),
@@ -185,7 +185,7 @@ def test_the_guest_has_the_words_and_an_end_waits_for_no_answer() -> None:
     finally:
         began = time.monotonic()
         egress.streams.close()
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 30
         free.set()
 
 

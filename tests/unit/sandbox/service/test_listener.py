@@ -176,6 +176,6 @@ def test_a_service_with_tls_ends_at_once_and_counts_connections_before_their_han
         silent.close()
         assert eventually(lambda: places.of("127.0.0.1") == 2)
         server.should_exit = True
-        thread.join(5)  # uvicorn looks ten times a second; without the change it waits for its clients
+        thread.join(30)  # uvicorn looks ten times a second; without the change it waits for its clients
         assert not thread.is_alive()
         assert [peer.recv(1) for peer in peers] == [b"", b""]  # told, not cut

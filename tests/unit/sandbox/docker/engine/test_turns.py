@@ -70,9 +70,14 @@ def test_ctrl_c_while_waiting_gives_up_the_place() -> None:
     turns, end = Turns(1), threading.Event()
     holder = in_a_turn(turns, lambda: None, end)
     assert eventually(lambda: turns._free == 0)
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt), turns.turn():
-        pass
+
+    def wait() -> None:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with turns.turn():
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        wait()
     end.set()
     holder.join()
     assert (turns._free, len(turns._queue)) == (1, 0)

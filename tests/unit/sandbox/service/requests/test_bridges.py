@@ -37,7 +37,7 @@ def test_a_task_that_writes_is_told_when_the_reader_leaves() -> None:
         await asyncio.sleep(0.1)
         bridge.break_off()
         with pytest.raises(BrokenOffError):
-            await asyncio.wait_for(writing, 1)
+            await asyncio.wait_for(writing, 60)
 
     asyncio.run(work())
 
@@ -50,6 +50,6 @@ def test_a_reader_is_told_when_the_writer_leaves_before_the_end() -> None:
         await asyncio.sleep(0.05)
         bridge.break_off()
         with pytest.raises(BrokenOffError):
-            await asyncio.wait_for(reading, 1)
+            await asyncio.wait_for(reading, 60)
 
     asyncio.run(work())
