@@ -13,6 +13,7 @@ from sandbox import CancelToken, DockerEnvironment, Limits
 from sandbox.errors import ErrorCode
 from sandbox.pipe.watching import Watch
 from sandbox.readers import hint_for
+from tests.contract.checks import with_more_time
 
 from .made_images import BARE_FOLDERS, busybox_image, import_image, remove_image, static_busybox
 from .observing import eventually
@@ -56,7 +57,12 @@ def test_commands_with_a_plain_shell(docker_env: MAKE, busybox: str) -> None:
     assert env.run(argv=["not-there"]).code is ErrorCode.program_not_found  # type: ignore[union-attr]
     assert env.run("cat", stdin="input").unwrap().output == "input"
     assert env.run("seq 100000", keep_output_bytes=1000).unwrap().truncated
-    late = env.run("trap '' TERM; echo said; setsid sleep 100 & nohup sleep 100 & sleep 100", timeout_seconds=0.5)
+    late = with_more_time(
+        lambda seconds: env.run(
+            "trap '' TERM; echo said; setsid sleep 100 & nohup sleep 100 & sleep 100", timeout_seconds=seconds
+        ),
+        lambda answer: answer.result is not None and "said" in answer.result.output, 0.5,
+    )  # fmt: skip
     assert late.code is ErrorCode.timeout  # type: ignore[union-attr]
     assert late.result is not None
     assert "said" in late.result.output

@@ -75,14 +75,14 @@ def test_a_container_that_ends(engine: OwnEngine, fault: str, limits: Limits, tm
     threading.Thread(target=watch).start()
     inflict(env)
     assert pid_gone.wait(30)
-    waiting.join(10)
+    waiting.join(60)
     assert answers, "the caller waits for ever"
     answer, at = answers[0]
     assert answer.code is ErrorCode.sandbox_unavailable
     assert words in answer.error, answer.error
     assert (answer.effects, answer.retryable) == ("unknown", False)
     print(f"seconds: {max(0.0, at - died[0]):.2f}")
-    assert at - died[0] < 2.0
+    assert at - died[0] < 20  # and not the 100 of the command
     if fault != "removed":  # as ``docker rm -f`` does it: without the volumes
         assert engine.nothing_is_left()  # without close()
     within(2.0, lambda: env.close(wait=True))
@@ -125,13 +125,13 @@ def test_death_in_the_middle(engine: OwnEngine, tmp_path: Path, ending: str, mom
     died = time.monotonic()
     inflict(env)
     for thread in waiting:
-        thread.join(10)
+        thread.join(60)
     assert len(answers) == 2, "somebody waits for ever"
     for answer, at in answers:
         assert not answer.ok
         assert answer.code is ErrorCode.sandbox_unavailable, answer
         assert words in answer.error
-        assert at - died < 2.0
+        assert at - died < 20  # and not the 100 of the command
         assert answer.effects == "unknown"
     env.close()
     assert engine.nothing_is_left()
@@ -169,9 +169,9 @@ def test_a_container_that_is_paused(engine: OwnEngine) -> None:
 
 def test_paused_for_longer_than_its_lease(engine: OwnEngine) -> None:
     """The host went on speaking: the guest finds that in its pipe before it looks at the clock."""
-    with DockerEnvironment(IMAGE, limits=Limits(memory_bytes=128 << 20, lease_seconds=2.0)) as env:
+    with DockerEnvironment(IMAGE, limits=Limits(memory_bytes=128 << 20, lease_seconds=3.0)) as env:
         connect().api.pause(env.container_id)
-        time.sleep(3.5)
+        time.sleep(4.5)
         connect().api.unpause(env.container_id)
         assert env.run("echo still here").unwrap().output == "still here\n"
     assert engine.nothing_is_left()

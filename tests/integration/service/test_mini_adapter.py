@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.checks import with_more_time
 from tests.servers.gamebox_service import shared_service
 
 from .api import Api
@@ -47,7 +48,10 @@ def test_its_sandbox_is_one_of_the_service(api: Api) -> None:
             "returncode": 3,
             "exception_info": "",
         }
-        late = environment.execute({"command": "echo begun; sleep 60"}, timeout=0.5)
+        late = with_more_time(
+            lambda seconds: environment.execute({"command": "echo begun; sleep 60"}, timeout=seconds),
+            lambda answer: bool(answer["output"]), 0.5,
+        )  # fmt: skip
         assert (late["output"], late["returncode"], late["extra"]["exception_type"]) == ("begun\n", -1, "timeout")
         environment.cleanup()
         api.call("GET", f"/sandboxes/{ident}", status=404)

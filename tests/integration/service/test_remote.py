@@ -428,5 +428,5 @@ def test_a_service_that_stays_away(
     with caplog.at_level(logging.WARNING, "sandbox.client"):
         began = time.monotonic()
         env.close()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
     assert env.id in caplog.text

@@ -50,7 +50,7 @@ def test_commands_go_on_while_the_service_is_dead(mortal: ServiceProcess) -> Non
         began = time.monotonic()
         again = api.run(ident, "echo x >> /workspace/n; sleep 3; wc -l < /workspace/n", request_id="across")
         assert again["result"]["output"].strip() == "1", "it was carried out once"
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         after = api.call("GET", f"/sandboxes/{ident}")
         same = ("id", "state", "created_at", "ends_at", "metadata", "limits", "network", "env")
         assert [after[name] for name in same] == [before[name] for name in same]
@@ -119,7 +119,7 @@ def test_sigterm_ends_streams_of_events_at_once(mortal: ServiceProcess) -> None:
         began = time.monotonic()
         mortal.stop()
         assert list(events) == []
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 30
 
 
 def test_what_ended_while_nobody_looked_is_lost_with_a_reason(mortal: ServiceProcess) -> None:
