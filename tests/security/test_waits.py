@@ -76,7 +76,7 @@ def test_what_is_waited_for_does_not_hold_up_the_guest(env: DockerEnvironment) -
         answer = env.wait_for(id=talker, log="(a+a+)+b", timeout_seconds=0.3)
         assert not answer.ok
         assert answer.code is ErrorCode.not_ready
-        assert answer.duration_ms < 5000
+        assert answer.duration_ms < 30_000
     assert env.run("echo on", session=None).unwrap().output == "on\n"
     deadline = time.monotonic() + 120
     while "interaction.matcher_program" in env.run("cat /proc/[0-9]*/cmdline", session=None).unwrap().output:
