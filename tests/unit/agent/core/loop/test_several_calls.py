@@ -245,7 +245,7 @@ def test_ctrl_c_ends_the_calls_of_the_other_threads(timeout: float | None) -> No
 
         class Interrupted(WrappedEnvironment):
             def execute_action(self, action: Any, args: Any) -> dict[str, Any]:
-                waiting.wait(10)
+                waiting.wait(60)
                 if action.name == "read":
                     time.sleep(0.3)  # until the guest has the others
                     raise KeyboardInterrupt
@@ -265,8 +265,8 @@ def test_ctrl_c_ends_the_calls_of_the_other_threads(timeout: float | None) -> No
             agent.execute("t")
         for thread in set(threading.enumerate()) - before:
             if thread.name.startswith("gamebox-call"):
-                thread.join(10)
-        assert time.monotonic() - began < 10
+                thread.join(60)
+        assert time.monotonic() - began < 40
         assert [answer.get("code") for answer in answers] == ["cancelled", "cancelled"]
         assert agent.last_run is not None
         assert agent.last_run.status is RunStatus.cancelled
