@@ -29,7 +29,7 @@ def server() -> Iterator[Scripted]:
 
 @pytest.fixture
 def connections(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connections]:
-    monkeypatch.setattr(module, "LOOK_SECONDS", 60.0)  # a list that comes late is asked for again, and the scripts are one answer off
+    monkeypatch.setattr(module, "LOOK_SECONDS", 60.0)  # a list that is late is asked for again: one answer off
     service = Service(server.url, KEY)
     made = Connections(service, lambda: "/v1/sandboxes/a", lambda text: text.replace("s3cr3t", "***"))
     yield made
