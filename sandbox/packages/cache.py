@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from sandbox.errors import configuration_error
 
-from .host_indexes import find_npm_registry, find_pypi_index
+from .host_indexes import find_host_indexes
 
 HOST, PORT = "packages.internal", 80
 URL = f"http://{HOST}"
@@ -79,10 +79,8 @@ class PackageCache:
 
     def upstreams(self) -> Upstreams:
         """Return the indexes to ask. May run pip and npm, once per process. Raises SandboxError if there is no index at all."""
-        found = {
-            "pypi": find_pypi_index() if self.pypi is None else self.pypi,
-            "npm": find_npm_registry() if self.npm is None else self.npm,
-        }
+        own = find_host_indexes(pypi=self.pypi is None, npm=self.npm is None)
+        found = {"pypi": own.pypi if self.pypi is None else self.pypi, "npm": own.npm if self.npm is None else self.npm}
         for name, url in found.items():
             if url:
                 _check(name, url)

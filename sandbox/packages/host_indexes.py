@@ -9,6 +9,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from subprocess import DEVNULL, PIPE
 
 log = logging.getLogger(__name__)
 
@@ -17,22 +21,27 @@ ASK_SECONDS = 60.0
 _PIP_NAMES = (":env:.index-url", "install.index-url", "global.index-url")
 
 
+@dataclass(frozen=True, slots=True)
+class HostIndexes:
+    """The URLs that the tools of this host install from; None for a tool that is missing or was not asked."""
+
+    pypi: str | None
+    npm: str | None
+
+
 @functools.cache
-def find_pypi_index() -> str | None:
-    """Return the index that pip on this host installs from, or None without pip."""
+def find_host_indexes(*, pypi: bool = True, npm: bool = True) -> HostIndexes:
+    """Ask pip and npm beside each other, which takes half a second, once for a process."""
+    with _start_tool(["npm", "config", "get", "registry"] if npm else None) as asked:
+        return HostIndexes(_find_pypi_index() if pypi else None, (_wait_for(asked) or "").strip() or None)
+
+
+def _find_pypi_index() -> str | None:
     for pip in ([sys.executable, "-m", "pip"], ["pip"]):
         configured = _run_tool([*pip, "config", "list"])
-        if configured is None:
-            continue
-        return configured_index(configured) or default_index(_run_tool([*pip, "install", "--help"]) or "")
+        if configured is not None:
+            return configured_index(configured) or default_index(_run_tool([*pip, "install", "--help"]) or "")
     return None
-
-
-@functools.cache
-def find_npm_registry() -> str | None:
-    """Return the registry that npm on this host installs from, or None without npm."""
-    output = _run_tool(["npm", "config", "get", "registry"])
-    return None if output is None else output.strip() or None
 
 
 def configured_index(configured: str) -> str | None:
@@ -54,12 +63,37 @@ def default_index(help_text: str) -> str | None:
 
 
 def _run_tool(argv: list[str]) -> str | None:
+    with _start_tool(argv) as tool:
+        return _wait_for(tool)
+
+
+@contextmanager
+def _start_tool(argv: list[str] | None) -> Iterator[subprocess.Popen[str] | None]:
+    """Start it, and leave none behind: a Ctrl-C that comes meanwhile does not wait for it."""
     environ = {**os.environ, "COLUMNS": "500", "NO_COLOR": "1"}  # so that no URL is wrapped
+    tool = None
+    if argv is not None:
+        try:
+            tool = subprocess.Popen(
+                argv, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, text=True, errors="replace", env=environ
+            )
+        except OSError as error:
+            log.debug("%s did not say which index it uses: %s", argv[0], error)
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", env=environ, timeout=ASK_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        log.debug("%s did not say which index it uses: %s", argv[0], error)
+        yield tool
+    finally:
+        if tool is not None and tool.returncode is None:
+            tool.kill()
+            tool.communicate()
+
+
+def _wait_for(tool: subprocess.Popen[str] | None) -> str | None:
+    """Return what the tool printed, or None if it failed or was not there."""
+    if tool is None:
         return None
-    return done.stdout if done.returncode == 0 else None
+    try:
+        output, _ = tool.communicate(timeout=ASK_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        log.debug("%s did not say which index it uses: %s", tool.args, error)
+        return None
+    return output if tool.returncode == 0 else None

@@ -17,6 +17,7 @@ from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.protocol.chunks import ChunkReader
 from sandbox.guest.protocol.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, check_sessions
 from sandbox.readers import limit, phrased
+from sandbox.tars import GuardedFile, UnsafeTarError, each_member
 from sandbox.text.wording import size
 
 from .checkpoint import Checkpoint, summary
@@ -133,8 +134,8 @@ def load(file: BinaryIO, path: str, ident: str, store: Store) -> Checkpoint:
     digests: dict[Key, bytes] = {}
     about: Mapping[str, Any] = {}
     try:
-        with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as archive:
-            for number, member in enumerate(archive):
+        with tarfile.open(fileobj=GuardedFile(file), mode="r:", errors="surrogateescape") as archive:
+            for number, member in enumerate(each_member(archive)):
                 if number > MOST_ENTRIES:
                     raise _unusable(path, f"it has more than {MOST_ENTRIES} entries")
                 if number == 0:
@@ -156,7 +157,8 @@ def load(file: BinaryIO, path: str, ident: str, store: Store) -> Checkpoint:
         table = Table(pack(entries.values()), 0, False)
     except UNSOUND as error:
         store.drop(digests.values())
-        raise _unusable(path, f"it is damaged or contradicts itself ({type(error).__name__})") from error
+        problem = f"it is damaged or contradicts itself ({type(error).__name__})"
+        raise _unusable(path, str(error) if isinstance(error, UnsafeTarError) else problem) from error
     except BaseException:
         store.drop(digests.values())
         raise

@@ -8,7 +8,9 @@ import logging
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, BinaryIO, cast
+
+from sandbox.tars import GuardedFile, each_member
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +74,9 @@ class InitialWorkspace:
     def _indexed(self) -> dict[str, tarfile.TarInfo]:
         self._file.flush()
         self._file.seek(0)
-        with tarfile.open(fileobj=self._file, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
-            return {member.name: member for member in archive if member.isreg()}
+        source = GuardedFile(cast("BinaryIO", self._file))
+        with tarfile.open(fileobj=source, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            return {member.name: member for member in each_member(archive) if member.isreg()}
 
     def close(self) -> None:
         """Forget the copy."""

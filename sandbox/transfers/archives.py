@@ -14,6 +14,7 @@ from typing import BinaryIO
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.readers import limit as limit_words
 from sandbox.readers import phrased
+from sandbox.tars import GuardedFile, UnsafeTarError, each_member
 
 from . import folders
 
@@ -84,7 +85,7 @@ def _padded(path: Path, size: int) -> Iterator[bytes]:
 
 
 def unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list[str]]:
-    """Unpack a hostile tar into the new folder ``target``. Returns (files, bytes, names that were skipped).
+    """Unpack a hostile tar, a file that can seek, into the new folder ``target``. Returns (files, bytes, names that were skipped).
 
     Nothing is written outside ``target``: links are made only after every file, and only those that stay inside. Devices, pipes
     and set-id bits are dropped. Raises OperationError ``unsafe_archive`` for ``..``, absolute names and too many entries or bytes,
@@ -103,8 +104,8 @@ def _unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list
     links: list[tuple[Path, str]] = []
     skipped: list[str] = []
     try:
-        with tarfile.open(fileobj=archive, mode="r|", errorlevel=2) as tar:
-            for member in tar:
+        with tarfile.open(fileobj=GuardedFile(archive), mode="r:", errorlevel=2) as tar:
+            for member in each_member(tar):
                 count += 1
                 if count > MAX_ENTRIES:
                     raise _unsafe(f"it has more than {MAX_ENTRIES} entries")
@@ -122,6 +123,8 @@ def _unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list
                     files += 1
                 else:
                     skipped.append(member.name[:500])
+    except UnsafeTarError as error:
+        raise _unsafe(str(error)) from error
     except (tarfile.TarError, ValueError, FileExistsError, NotADirectoryError, IsADirectoryError, EOFError) as error:
         raise _unsafe(f"it is damaged or contradicts itself ({type(error).__name__})") from error
     skipped += _make_links(target, links)

@@ -1,6 +1,6 @@
 """Read the archive of an image, in the format of ``docker save``, which anybody may have written. Nothing of it is unpacked.
 
-Everything is bounded before it is read: bytes by the limit of the caller, headers by ``_MOST_HEADERS``, members and layers
+Everything is bounded before it is read: bytes by the limit of the caller, headers by ``sandbox.tars``, members and layers
 by number.
 """
 
@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, TypeGuard, cast
 from sandbox.docker.builds.engine_images import MOST_LAYERS
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.readers import Hint
+from sandbox.tars import ForwardFile, GuardedFile, UnsafeTarError, each_member
 from sandbox.text.wording import size, value_text
 
 from .packed import damaged, unpacked
@@ -26,20 +27,10 @@ from .packed import damaged, unpacked
 _MOST_JSON = 4 << 20
 _MOST_MEMBERS = 10_000
 _MOST_FILES = 2_000_000
-_MOST_READ = 1 << 20
-_MOST_HEADERS = 64 << 10
-"""Bytes of all headers of one member. A header may say that a name has any number of bytes, and tarfile would read
-them all at once."""
-_MOST_DIGITS = 255
-"""Digits in a row in a pax header, as many as a name may have. tarfile of many a Python looks for ``[0-9]+ hdrcharset=`` from
-each place anew: with 64 KiB of digits for 4 seconds."""
 _MOST_NAMES = 4 << 20
 """Characters of all names of the outer archive, which are kept."""
 _CHUNK = 1 << 20
-_PAX_KINDS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-_KIND_AT = 156
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_DIGITS = re.compile(rb"[0-9]{%d}" % (_MOST_DIGITS + 1))
 
 
 def unsafe(problem: str) -> SandboxError:
@@ -83,7 +74,7 @@ class ArchiveReader:
         members: dict[str, tarfile.TarInfo] = {}
         kept = 0
         with self._tar() as tar:
-            for count, member in enumerate(_each(tar)):
+            for count, member in enumerate(each_member(tar)):
                 name = _normal(member.name)
                 if count >= _MOST_MEMBERS:
                     raise unsafe(f"it has more than {_MOST_MEMBERS} members")
@@ -147,7 +138,7 @@ class ArchiveReader:
                 raise unsafe(f"{value_text(name)} is two layers")
         sizes: dict[str, int] = {}
         with self._tar() as tar:
-            for member in _each(tar):
+            for member in each_member(tar):
                 name = _normal(member.name)
                 if name not in wanted or not member.isreg():
                     continue
@@ -163,7 +154,7 @@ class ArchiveReader:
 
     def _check_files(self, layer: _Hashed, name: str) -> None:
         with tarfile.open(fileobj=layer, mode="r:") as tar:
-            for member in _each(tar):
+            for member in each_member(tar):
                 self._files += 1
                 if self._files > _MOST_FILES:
                     raise unsafe(f"it has more than {_MOST_FILES} files")
@@ -179,133 +170,55 @@ class ArchiveReader:
         What was changed since it was checked has another hash, and the engine refuses it.
         """
         with _worded(), self._tar() as tar:
-            for member in _each(tar):
+            for member in each_member(tar):
                 name = _normal(member.name)
                 if name in self._sizes and member.isreg():
                     content = unpacked(cast("BinaryIO", tar.extractfile(member)))
                     yield name, self._sizes[name], _exactly(content, self._sizes[name])
 
 
-class _Source(io.RawIOBase):
-    """A file of a tar that raises for one read of too much, and for headers of one member that are too long or take too long."""
-
-    _headers_left: int | None = _MOST_HEADERS  # tarfile reads the first member when it opens the file
-    _header_kind = b""
-    """The kind of the header whose content is read next: a pax header or a long name."""
-
-    def expect_headers(self) -> None:
-        """Count what is read as the headers of one member, until ``expect_content``."""
-        self._headers_left, self._header_kind = _MOST_HEADERS, b""
-
-    def expect_content(self) -> None:
-        """Bound each read, and not what they read together."""
-        self._headers_left = None
-
-    def _check_read(self, count: int, what: str) -> None:
-        left = self._headers_left
-        if count < 0 or count > (_MOST_READ if left is None else left):
-            raise unsafe(f"{what} has a header that is too long")
-        if left is not None:
-            self._headers_left = left - count
-
-    def _check_header(self, block: bytes, what: str) -> None:
-        """Raise for a pax header that tarfile would need long for. ``block`` is what it reads now."""
-        if self._headers_left is None:
-            return
-        if self._header_kind in _PAX_KINDS and not _is_quick(block):
-            raise unsafe(f"{what} has a pax header that is invalid")
-        kind = b"" if self._header_kind else block[_KIND_AT : _KIND_AT + 1]
-        self._header_kind = kind if kind in (*_PAX_KINDS, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) else b""
-
-
-class _Bounded(_Source):
+class _Bounded(GuardedFile):
     """A file that raises for a place behind the most bytes as well."""
 
     def __init__(self, source: BinaryIO, most_bytes: int) -> None:
-        self._source, self._most = source, most_bytes
+        super().__init__(source)
+        self._most = most_bytes
 
-    def read(self, count: int = -1, /) -> bytes:
-        self._check_read(count, "it")
-        found = self._source.read(count)
-        self._check_header(found, "it")
-        self._check(self._source.tell())
+    def _take(self, count: int) -> bytes:
+        found = super()._take(count)
+        self._check(self.tell())
         return found
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         if whence == io.SEEK_SET:
             self._check(offset)
-        return self._source.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._source.tell()
-
-    def seekable(self) -> bool:
-        return True
+        return super().seek(offset, whence)
 
     def _check(self, place: int) -> None:
         if place > self._most:
             raise too_large(self._most)
 
 
-class _Hashed(_Source):
-    """A file that is read once, forward, and hashed: ``seek`` goes forward by reading."""
+class _Hashed(ForwardFile):
+    """A file that is read once, forward, and hashed."""
 
     def __init__(self, source: BinaryIO, most_bytes: int) -> None:
-        self._source, self._most = source, most_bytes
+        super().__init__(source, "a layer")
+        self._most = most_bytes
         self._digest = hashlib.sha256()
-        self.count = 0
-
-    def read(self, count: int = -1, /) -> bytes:
-        self._check_read(count, "a layer")
-        found = self._take(count)
-        self._check_header(found, "a layer")
-        return found
 
     def _take(self, count: int) -> bytes:
-        found = self._source.read(count)
+        found = super()._take(count)
         self._digest.update(found)
-        self.count += len(found)
         if self.count > self._most:
             raise too_large(self._most)
         return found
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        if whence != io.SEEK_SET or offset < self.count:
-            raise unsafe("a layer is damaged")
-        while self.count < offset and self._take(min(_CHUNK, offset - self.count)):
-            pass
-        return self.count
-
-    def tell(self) -> int:
-        return self.count
-
-    def seekable(self) -> bool:
-        return True
 
     def finish(self) -> str:
         """Read the rest, and return the hash of all."""
         while self._take(_CHUNK):
             pass
         return self._digest.hexdigest()
-
-
-def _is_quick(headers: bytes) -> bool:
-    """Return whether tarfile reads a pax header in a time that grows with its bytes, and not with their square.
-
-    It does with records of the lengths that they say, each ``LENGTH NAME=VALUE``, and with few digits in a row.
-    """
-    if _DIGITS.search(headers):
-        return False
-    at = 0
-    while headers[at : at + 1] not in (b"", b"\0"):
-        length, blank, _ = headers[at : at + 8].partition(b" ")
-        if not blank or not length.isdigit():
-            return False
-        end = at + int(length)
-        if headers[end - 1 : end] != b"\n" or headers.find(b"=", at, end) < 0 or end <= at:
-            return False
-        at = end
-    return True
 
 
 def too_large(most_bytes: int) -> SandboxError:
@@ -324,29 +237,14 @@ def _worded() -> Iterator[None]:
         yield
     except SandboxError:
         raise
+    except UnsafeTarError as error:
+        raise unsafe(str(error)) from None
     except damaged() as error:
         raise unsafe(f"it is damaged ({type(error).__name__})") from error
 
 
-def _each(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members one after another; those before are forgotten, which may be millions, and so are global headers.
-
-    Engines do not apply global headers to the members behind them.
-    """
-    source = cast("_Source", tar.fileobj)
-    while True:
-        source.expect_headers()
-        member = tar.next()
-        source.expect_content()
-        if member is None:
-            return
-        tar.members = []  # type: ignore[attr-defined]
-        tar.pax_headers = {}
-        yield member
-
-
 def _content(tar: tarfile.TarFile, wanted: str) -> BinaryIO:
-    for member in _each(tar):
+    for member in each_member(tar):
         if _normal(member.name) == wanted and member.isreg():
             return cast("BinaryIO", tar.extractfile(member))
     raise unsafe(f"{value_text(wanted)} is missing")

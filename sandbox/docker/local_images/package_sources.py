@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 from sandbox.network.addresses import closed_kind, embedded_addresses, is_host_address, is_metadata, parse_address
 from sandbox.network.policy import Network
 from sandbox.packages.apt_sources import host_sources
-from sandbox.packages.host_indexes import find_npm_registry, find_pypi_index
+from sandbox.packages.host_indexes import find_host_indexes
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +42,11 @@ class PackageSources:
 
 def find_package_sources() -> PackageSources:
     """Ask this host's tools, which takes a second, once for a process; a tool that is missing is left out."""
-    with ThreadPoolExecutor(2) as threads:
-        asked = threads.submit(find_pypi_index), threads.submit(find_npm_registry)
-        pypi, npm = (each.result() for each in asked)
+    own = find_host_indexes()
     variables: dict[str, str] = {}
     secrets: dict[str, str] = {}
     urls = [*_apt_urls(), *(f"https://{host}" for host in os.environ.get("GAMEBOX_PACKAGE_HOSTS", "").split())]
-    for url, names in ((pypi, ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")), (npm, ("npm_config_registry",))):
+    for url, names in ((own.pypi, ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")), (own.npm, ("npm_config_registry",))):
         parts = _split(url or "")
         if url and parts is not None and not _is_near(parts.hostname or ""):
             (secrets if "@" in parts.netloc else variables).update(dict.fromkeys(names, url))

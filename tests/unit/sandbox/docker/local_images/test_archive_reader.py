@@ -16,10 +16,11 @@ import pytest
 
 from sandbox import SandboxError
 from sandbox.docker.images.manifests import MOST_CHARS, read_manifest
-from sandbox.docker.local_images.archive_reader import ArchiveReader, _each, _Hashed
+from sandbox.docker.local_images.archive_reader import ArchiveReader
 from sandbox.docker.local_images.image_config import clean_config, left_out
 from sandbox.docker.local_images.names import importable_name
 from sandbox.errors import ErrorCode
+from sandbox.tars import each_member
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -100,7 +101,7 @@ def test_headers_that_are_read_are_not_kept() -> None:
     found = read(outer + tar(image(layer)), 16 << 20)
     assert contents(found) == [layer]
     with found._tar() as archive:
-        for _ in _each(archive):
+        for _ in each_member(archive):
             assert not archive.pax_headers
 
 
@@ -198,12 +199,9 @@ REFUSED: dict[str, tuple[Members | bytes, str]] = {
     "global headers in a row": (pax_headers(tarfile.XGLTYPE, 20, 5000), "header that is too long"),
     "a layer with a name of 100,000": (image(long_names(1, 100_000)), "a layer has a header that is too long"),
     "a layer with headers in a row": (image(pax_headers(tarfile.XHDTYPE, 20, 5000)), "a layer has a header that is too long"),
-    "a pax header of digits": (pax_header(record(b"comment", b"1" * 60_000)), "it has a pax header that is invalid"),
+    "a pax header of digits": (pax_header(record(b"comment", b"1" * 60_000)), "it has too many digits in its pax headers"),
     "a layer with a pax header of digits": (
-        image(pax_header(record(b"comment", b"1" * 60_000))), "a layer has a pax header that is invalid"),
-    "global pax headers of digits": (pax_header(b"1" * 60_000, tarfile.XGLTYPE), "a pax header that is invalid"),
-    "a pax header whose records end nowhere": (pax_header(b"5 aaa" * 10_000 + b"="), "a pax header that is invalid"),
-    "a pax record of no bytes": (pax_header(b"0 a=b\n"), "a pax header that is invalid"),
+        image(pax_header(record(b"comment", b"1" * 60_000))), "a layer has too many digits"),
     "a zstd bomb": (zstd.compress(bytes(64 << 20)), "no manifest.json"),
     "a layer that is a zstd bomb": (image(zstd.compress(tar({"x": bytes(8 << 20)}))), "more than"),
     "a layer of zstd frames with nothing in them": (image(zstd.compress(LAYER) + EMPTY), "EmptyFrames"),
@@ -230,22 +228,6 @@ def test_an_archive_that_lies_is_refused(what: str) -> None:
         read(members)
     assert caught.value.code is ErrorCode.unsafe_archive
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("name", ["n" * 300, "n" * 145 + "x" * 40, f"{'x' * 200}/{'1' * 255}", "f\u00fc" * 150])
-@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-def test_long_names_are_read_in_each_format(name: str, kind: int) -> None:
-    """Content of headers is not taken for headers: an ``x`` stands where those have their kind."""
-    target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w", format=kind, pax_headers={"comment": "x" * 200}) as archive:
-        for each in (name, name[:-1]):
-            made = tarfile.TarInfo(each)
-            made.pax_headers = {"SCHILY.xattr.user.a": "1=2\n3 4", "mtime": "1.5"}
-            archive.addfile(made)
-    content = target.getvalue()
-    with tarfile.open(fileobj=_Hashed(io.BytesIO(content), MOST), mode="r:") as read_back:
-        assert [each.name for each in _each(read_back)] == [name, name[:-1]]
-    assert contents(read(image(content))) == [content]
 
 
 def test_settings_are_kept_and_what_would_pass_for_something_else_is_not() -> None:

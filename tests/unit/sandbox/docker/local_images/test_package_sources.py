@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,16 +14,15 @@ from sandbox.docker.local_images.package_sources import address_rules, find_pack
 from sandbox.network.addresses import parse_address
 from sandbox.network.policy import judge_address, judge_host
 from sandbox.packages import host_indexes
+from tests.integration.observing import eventually
 
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """What pip and npm are configured with is asked once for a process."""
-    for each in (host_indexes.find_pypi_index, host_indexes.find_npm_registry):
-        each.cache_clear()
+    host_indexes.find_host_indexes.cache_clear()
     yield
-    for each in (host_indexes.find_pypi_index, host_indexes.find_npm_registry):
-        each.cache_clear()
+    host_indexes.find_host_indexes.cache_clear()
 
 
 def test_addresses_that_are_not_public_are_opened_with_the_ports_of_the_sources() -> None:
@@ -54,6 +54,37 @@ def test_indexes_are_given_to_the_steps_but_for_those_on_this_host(monkeypatch: 
     assert judge_address(network, "index.example.com", address, 443).allowed
     assert not judge_address(network, "index.example.com", address, 22).allowed
     assert not judge_host(network, "10.9.9.8", 443).allowed
+
+
+def test_no_tool_is_left_behind_when_the_question_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = tmp_path / "pid"
+    slow = tmp_path / "npm"
+    slow.write_text(f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nexec sleep 600\n")
+    slow.chmod(0o755)
+
+    def interrupt() -> None:
+        eventually(started.exists)
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(host_indexes, "_find_pypi_index", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        host_indexes.find_host_indexes()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
+def test_a_tool_that_is_missing_or_fails_has_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert host_indexes.find_host_indexes(pypi=False) == host_indexes.HostIndexes(None, None)
+    host_indexes.find_host_indexes.cache_clear()
+    failing = tmp_path / "npm"
+    failing.write_text("#!/bin/sh\necho https://npm.example.com/\nexit 1\n")
+    failing.chmod(0o755)
+    assert host_indexes.find_host_indexes(pypi=False).npm is None
+    host_indexes.find_host_indexes.cache_clear()
+    failing.write_text("#!/bin/sh\necho https://npm.example.com/\n")
+    assert host_indexes.find_host_indexes(pypi=False).npm == "https://npm.example.com/"
 
 
 def test_the_certificates_that_are_named_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
