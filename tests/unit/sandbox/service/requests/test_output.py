@@ -72,6 +72,8 @@ def test_it_waits_for_the_first_reader_who_comes_a_moment_later(printed: Print) 
     async def main() -> None:
         log = OutputLog()
         printing = asyncio.ensure_future(printed(log, 8))
+        while log.end < 4000:  # noqa: ASYNC110  # printed by another thread
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         with log.reading(0):
             assert sum(len(piece.data) for piece in log.after(0)) == 4000
