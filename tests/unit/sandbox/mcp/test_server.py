@@ -82,10 +82,10 @@ def test_calls_are_answered_with_the_text_that_models_read_and_the_envelope() ->
 
 
 def test_a_long_command_goes_on_and_keeps_its_shell_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "ANSWER_SECONDS", 1.5)
-
     async def work() -> None:
         async with connected() as (client, _):
+            await call(client, "run", command="true", session=None)  # the sandbox has started
+            monkeypatch.setattr(session, "ANSWER_SECONDS", 1.5)
             text, data = await call(client, "run", command="echo a; until [ -e go ]; do sleep 0.05; done; echo b")
             ident = data["result"]["id"]
             assert data["result"]["running"]
