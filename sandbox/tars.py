@@ -6,21 +6,22 @@ import io
 import re
 import tarfile
 from collections.abc import Iterator
-from typing import BinaryIO, cast
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
 
-_MOST_READ = 1 << 20
 _MOST_HEADERS = 64 << 10
 """Bytes of all headers of one member. A header may say that a name has any number of bytes, and tarfile would read
 them all at once."""
 _DIGITS = re.compile(rb"[0-9]{65,}")
-_MOST_STEPS = 1 << 28
+_MOST_STEPS_OF_HEADER, _MOST_STEPS, _STEPS_PER_BYTE = 1 << 25, 1 << 28, 16
 """tarfile of many a Python looks for ``[0-9]+ hdrcharset=`` from each digit of a pax header anew: with 64 KiB of digits for 4
-seconds, in which no other thread has a turn. So the squares of all runs of more than 64 digits are added up; the target of a link
-may have 4,095."""
+seconds, in which no other thread has a turn. So the squares of all runs of more than 64 digits are added up: two steps of them take
+2 ns. The target of a link may have 4,095 digits. All headers of a tar may take more steps the longer it is."""
 _PAX_KINDS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _LONG_KINDS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _KIND_AT = 156
 _CHUNK = 1 << 20
+_MOST_PLACE = 1 << 62
 
 
 class UnsafeTarError(tarfile.TarError):
@@ -28,10 +29,10 @@ class UnsafeTarError(tarfile.TarError):
 
 
 class GuardedFile(io.RawIOBase):
-    """A file for ``tarfile.open(fileobj=..., mode="r:")``, whose members ``each_member`` yields.
+    """A file that ``open_tar`` opens, and whose members ``each_member`` yields. ``what`` is the tar in the words of errors.
 
-    Raises UnsafeTarError for one read of more than 1 MiB, for headers of one member that are longer than 64 KiB, and for those
-    that take a time that grows with the square of their bytes. ``what`` is the tar in that error.
+    Raises UnsafeTarError for headers of one member that are longer than 64 KiB, the map of a sparse file included, and for those
+    that take a time that grows with the square of their bytes.
     """
 
     _headers_left: int | None = _MOST_HEADERS  # tarfile reads the first member when it opens the file
@@ -39,25 +40,27 @@ class GuardedFile(io.RawIOBase):
     """The kind of the header whose content is read next: a pax header or a long name."""
 
     def __init__(self, source: BinaryIO, what: str = "it") -> None:
-        self._source, self._what = source, what
-        self._steps_left = _MOST_STEPS
+        self.what = what
+        self._source = source
+        self._steps = 0
 
     def expect_headers(self) -> None:
         """Count what is read as the headers of one member, until ``expect_content``."""
         self._headers_left, self._header_kind = _MOST_HEADERS, b""
 
     def expect_content(self) -> None:
-        """Bound each read, and not what they read together."""
+        """Leave it to the caller how much is read."""
         self._headers_left = None
 
     def read(self, count: int = -1, /) -> bytes:
         left = self._headers_left
-        if count < 0 or count > (_MOST_READ if left is None else left):
-            raise UnsafeTarError(f"{self._what} has a header that is too long")
+        if left is None:
+            return self._take(count)
+        if not 0 <= count <= left:
+            raise UnsafeTarError(f"{self.what} has a header that is too long")
         found = self._take(count)
-        if left is not None:
-            self._headers_left = left - count
-            self._check_header(found)
+        self._headers_left = left - count
+        self._check_header(found)
         return found
 
     def _take(self, count: int) -> bytes:
@@ -67,15 +70,18 @@ class GuardedFile(io.RawIOBase):
         """Raise for a pax header that tarfile would need long for. ``block`` is what it reads now."""
         if self._header_kind in _PAX_KINDS:
             if not _is_sound(block):
-                raise UnsafeTarError(f"{self._what} has a pax header that is invalid")
-            self._steps_left -= sum(len(run) ** 2 for run in _DIGITS.findall(block))
-            if self._steps_left < 0:
-                raise UnsafeTarError(f"{self._what} has too many digits in its pax headers")
+                raise UnsafeTarError(f"{self.what} has a pax header that is invalid")
+            steps = sum(len(run) ** 2 for run in _DIGITS.findall(block))
+            self._steps += steps * 3 if b"GNU.sparse" in block else steps  # it is searched three times then
+            if steps > _MOST_STEPS_OF_HEADER or self._steps > _MOST_STEPS + _STEPS_PER_BYTE * self.tell():
+                raise UnsafeTarError(f"{self.what} has too many digits in its pax headers")
         kind = b"" if self._header_kind else block[_KIND_AT : _KIND_AT + 1]
         self._header_kind = kind if kind in (*_PAX_KINDS, *_LONG_KINDS) else b""
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        return self._source.seek(offset, whence)
+        if whence != io.SEEK_SET or not 0 <= offset < _MOST_PLACE:
+            raise UnsafeTarError(f"{self.what} is damaged")
+        return self._source.seek(offset)
 
     def tell(self) -> int:
         return self._source.tell()
@@ -98,7 +104,7 @@ class ForwardFile(GuardedFile):
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         if whence != io.SEEK_SET or offset < self.count:
-            raise UnsafeTarError(f"{self._what} is damaged")
+            raise UnsafeTarError(f"{self.what} is damaged")
         while self.count < offset and self._take(min(_CHUNK, offset - self.count)):
             pass
         return self.count
@@ -107,21 +113,42 @@ class ForwardFile(GuardedFile):
         return self.count
 
 
-def each_member(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar of a GuardedFile; those before are forgotten, which may be millions, and so are global headers.
+@contextmanager
+def open_tar(source: GuardedFile, **options: Any) -> Iterator[tarfile.TarFile]:
+    """Open the tar, and close it at the end; ``options`` are those of tarfile. Raises tarfile.TarError."""
+    with _as_tar_error(source):
+        tar = tarfile.open(fileobj=source, mode="r:", **options)  # noqa: SIM115 - closed below
+    with tar:
+        yield tar
 
-    Engines do not apply global headers to the members behind them.
+
+def each_member(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar that ``open_tar`` opened. Raises tarfile.TarError.
+
+    Those before are forgotten, which may be millions, and so are global headers: engines do not apply them to the members behind.
     """
     source = cast("GuardedFile", tar.fileobj)
     while True:
-        source.expect_headers()
-        member = tar.next()
-        source.expect_content()
+        with _as_tar_error(source):
+            source.expect_headers()
+            member = tar.next()
+            source.expect_content()
         if member is None:
             return
+        if member.size < 0 or tar.offset <= member.offset:  # the next one would be an earlier one, without end
+            raise UnsafeTarError(f"{source.what} has a member of a negative size")
         tar.members = []  # type: ignore[attr-defined]
         tar.pax_headers = {}
         yield member
+
+
+@contextmanager
+def _as_tar_error(source: GuardedFile) -> Iterator[None]:
+    """Raise as a TarError what tarfile raises for numbers and texts that it cannot read."""
+    try:
+        yield
+    except (ValueError, OverflowError, LookupError, RecursionError) as error:
+        raise UnsafeTarError(f"{source.what} is damaged ({type(error).__name__})") from error
 
 
 def _is_sound(headers: bytes) -> bool:

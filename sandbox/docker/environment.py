@@ -27,7 +27,6 @@ from sandbox.packages.cache import HOST as CACHE_HOST
 from sandbox.packages.cache import PackageCache
 from sandbox.pipe import forked_processes as forks
 from sandbox.state.fork import fork
-from sandbox.state.initial_workspace import InitialWorkspace
 
 from .backend import DockerBackend
 from .container import certificates as trust
@@ -289,8 +288,7 @@ class DockerEnvironment(SandboxedEnvironment):
         if self.spec.workspace is not None:
             folder = Path(self.spec.workspace)
             # Patches need the files as they were copied in.
-            self.state.history.base = base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
-            copied = self._upload(folder, WORKSPACE, passing=base.copy_passing)
+            copied = self._upload(folder, WORKSPACE, passing=self._begin_base().copy_passing)
             if not copied.ok and copied.code is ErrorCode.no_space:
                 raise fitting.workspace_too_large(
                     folder, self.backend.describe().workspace_bytes or self.limits.workspace_bytes

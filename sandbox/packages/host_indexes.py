@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import functools
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from subprocess import DEVNULL, PIPE
 
@@ -29,11 +29,18 @@ class HostIndexes:
     npm: str | None
 
 
-@functools.cache
+_found: dict[str, str | None] = {}
+
+
 def find_host_indexes(*, pypi: bool = True, npm: bool = True) -> HostIndexes:
-    """Ask pip and npm beside each other, which takes half a second, once for a process."""
-    with _start_tool(["npm", "config", "get", "registry"] if npm else None) as asked:
-        return HostIndexes(_find_pypi_index() if pypi else None, (_wait_for(asked) or "").strip() or None)
+    """Ask pip and npm beside each other, which takes half a second, each once for a process."""
+    asks_npm = npm and "npm" not in _found
+    with _start_tool(["npm", "config", "get", "registry"] if asks_npm else None) as tool:
+        if pypi and "pypi" not in _found:
+            _found["pypi"] = _find_pypi_index()
+        if asks_npm:
+            _found["npm"] = (_wait_for(tool) or "").strip() or None
+    return HostIndexes(_found["pypi"] if pypi else None, _found["npm"] if npm else None)
 
 
 def _find_pypi_index() -> str | None:
@@ -69,22 +76,26 @@ def _run_tool(argv: list[str]) -> str | None:
 
 @contextmanager
 def _start_tool(argv: list[str] | None) -> Iterator[subprocess.Popen[str] | None]:
-    """Start it, and leave none behind: a Ctrl-C that comes meanwhile does not wait for it."""
+    """Start it with a process group of its own, of which nothing is left: a Ctrl-C that comes meanwhile does not wait for it."""
     environ = {**os.environ, "COLUMNS": "500", "NO_COLOR": "1"}  # so that no URL is wrapped
     tool = None
     if argv is not None:
         try:
             tool = subprocess.Popen(
-                argv, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, text=True, errors="replace", env=environ
-            )
+                argv, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, text=True, errors="replace", env=environ,
+                start_new_session=True,
+            )  # fmt: skip
         except OSError as error:
             log.debug("%s did not say which index it uses: %s", argv[0], error)
     try:
         yield tool
     finally:
         if tool is not None and tool.returncode is None:
-            tool.kill()
-            tool.communicate()
+            with suppress(ProcessLookupError):
+                os.killpg(tool.pid, signal.SIGKILL)
+            if tool.stdout is not None:  # others may hold its end
+                tool.stdout.close()
+            tool.wait()
 
 
 def _wait_for(tool: subprocess.Popen[str] | None) -> str | None:

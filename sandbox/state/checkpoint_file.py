@@ -17,7 +17,7 @@ from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.protocol.chunks import ChunkReader
 from sandbox.guest.protocol.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, check_sessions
 from sandbox.readers import limit, phrased
-from sandbox.tars import GuardedFile, UnsafeTarError, each_member
+from sandbox.tars import GuardedFile, UnsafeTarError, each_member, open_tar
 from sandbox.text.wording import size
 
 from .checkpoint import Checkpoint, summary
@@ -134,7 +134,7 @@ def load(file: BinaryIO, path: str, ident: str, store: Store) -> Checkpoint:
     digests: dict[Key, bytes] = {}
     about: Mapping[str, Any] = {}
     try:
-        with tarfile.open(fileobj=GuardedFile(file), mode="r:", errors="surrogateescape") as archive:
+        with open_tar(GuardedFile(file), errors="surrogateescape") as archive:
             for number, member in enumerate(each_member(archive)):
                 if number > MOST_ENTRIES:
                     raise _unusable(path, f"it has more than {MOST_ENTRIES} entries")

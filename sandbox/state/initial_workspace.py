@@ -10,9 +10,11 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import IO, BinaryIO, cast
 
-from sandbox.tars import GuardedFile, each_member
+from sandbox.tars import GuardedFile, UnsafeTarError, each_member, open_tar
 
 log = logging.getLogger(__name__)
+
+MOST_FILES = 200_000
 
 
 class InitialWorkspace:
@@ -21,13 +23,13 @@ class InitialWorkspace:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._file: IO[bytes] = io.BytesIO()
-        self._places: dict[str, tarfile.TarInfo] | None = None
+        self._places: dict[str, tuple[int, int]] | None = None
         self._size = 0
         self.lost = ""
         try:
             self._file = tempfile.TemporaryFile(prefix="gamebox-start-")  # noqa: SIM115 - closed by close
         except OSError as error:
-            self._give_up(f"the host could not keep it: {error.strerror}")
+            self.give_up(f"the host could not keep it: {error.strerror}")
 
     def copy_passing(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the same pieces, keeping a copy of each."""
@@ -41,14 +43,15 @@ class InitialWorkspace:
             return
         self._size += len(piece)
         if self._size > self._limit:
-            self._give_up(f"it has more than {self._limit} bytes")
+            self.give_up(f"it has more than {self._limit} bytes")
             return
         try:
             self._file.write(piece)
         except OSError as error:
-            self._give_up(f"the host could not keep it: {error.strerror}")
+            self.give_up(f"the host could not keep it: {error.strerror}")
 
-    def _give_up(self, why: str) -> None:
+    def give_up(self, why: str) -> None:
+        """Forget the copy; ``why`` says for what reason, as in "it has too many files"."""
         self.lost = why
         log.info("the workspace as it was copied in is not kept: %s", why)
         self.close()
@@ -61,22 +64,28 @@ class InitialWorkspace:
             try:
                 self._places = self._indexed()
             except tarfile.TarError:  # the upload was refused for it
-                self._give_up("it was no archive that can be read")
+                self.give_up("it was no archive that can be read")
                 return None
-        member = self._places.get(path.decode("utf-8", "surrogateescape"))
-        if member is None:
+        place = self._places.get(path.decode("utf-8", "surrogateescape"))
+        if place is None:
             return None
-        if member.size > most:
-            return member.size
-        self._file.seek(member.offset_data)
-        return self._file.read(member.size)
+        at, size = place
+        if size > most:
+            return size
+        self._file.seek(at)
+        return self._file.read(size)
 
-    def _indexed(self) -> dict[str, tarfile.TarInfo]:
+    def _indexed(self) -> dict[str, tuple[int, int]]:
         self._file.flush()
         self._file.seek(0)
-        source = GuardedFile(cast("BinaryIO", self._file))
-        with tarfile.open(fileobj=source, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
-            return {member.name: member for member in each_member(archive) if member.isreg()}
+        found: dict[str, tuple[int, int]] = {}
+        with open_tar(GuardedFile(cast("BinaryIO", self._file)), encoding="utf-8", errors="surrogateescape") as archive:
+            for member in each_member(archive):
+                if member.isreg() and not member.issparse():
+                    found[member.name] = member.offset_data, member.size
+                if len(found) > MOST_FILES:
+                    raise UnsafeTarError("it has too many files")
+        return found
 
     def close(self) -> None:
         """Forget the copy."""

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.readers import limit as limit_words
 from sandbox.readers import phrased
-from sandbox.tars import GuardedFile, UnsafeTarError, each_member
+from sandbox.tars import GuardedFile, UnsafeTarError, each_member, open_tar
 
 from . import folders
 
@@ -22,6 +22,7 @@ CHUNK = 256 * 1024
 BLOCK = tarfile.BLOCKSIZE
 MAX_ENTRIES = 200_000
 SHOWN_NAMES = 100
+MOST_PATH_BYTES, MOST_NAME_BYTES = 4096, 255  # of Linux
 
 
 def file_chunks(path: Path, limit: int) -> Iterator[bytes]:
@@ -104,7 +105,7 @@ def _unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list
     links: list[tuple[Path, str]] = []
     skipped: list[str] = []
     try:
-        with tarfile.open(fileobj=GuardedFile(archive), mode="r:", errorlevel=2) as tar:
+        with open_tar(GuardedFile(archive), errorlevel=2) as tar:
             for member in each_member(tar):
                 count += 1
                 if count > MAX_ENTRIES:
@@ -112,7 +113,7 @@ def _unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list
                 path = _inside(target, member.name)
                 if member.isdir():
                     folders.make(path, target)
-                elif member.issym():
+                elif member.issym() and len(os.fsencode(member.linkname)) < MOST_PATH_BYTES:
                     links.append((path, member.linkname))
                 elif member.isreg():
                     total += member.size
@@ -135,6 +136,8 @@ def _inside(target: Path, name: str) -> Path:
     parts = [p for p in name.split("/") if p not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name or not parts:
         raise _unsafe(f"the name {name[:200]!r} leads out of it")
+    if len(os.fsencode(name)) >= MOST_PATH_BYTES or any(len(os.fsencode(part)) > MOST_NAME_BYTES for part in parts):
+        raise _unsafe(f"the name {name[:200]!r}... is longer than a file may have")
     return target.joinpath(*parts)
 
 
@@ -160,11 +163,11 @@ def _make_links(target: Path, links: list[tuple[Path, str]]) -> list[str]:
             made.append(path)
         except (OSError, ValueError):
             skipped.append(str(path.relative_to(target)))
-    while out := [p for p in made if os.path.isabs(os.readlink(p)) or not _stays(root, p)]:
+    while out := {p for p in made if os.path.isabs(os.readlink(p)) or not _stays(root, p)}:
         for path in out:
             path.unlink()
-            made.remove(path)
-            skipped.append(str(path.relative_to(target)))
+        skipped += sorted(str(path.relative_to(target)) for path in out)
+        made = [path for path in made if path not in out]
     return skipped
 
 

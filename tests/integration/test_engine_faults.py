@@ -18,7 +18,7 @@ from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 
-from .observing import within
+from .observing import in_time, within
 from .own_engine import IMAGE, OwnEngine, collect_sockets
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
@@ -79,7 +79,7 @@ def test_the_pipe_is_cut_in_mid_frame(proxy: EngineProxy, count: int) -> None:
         assert answer.code is ErrorCode.sandbox_unavailable
         assert "connection to the sandbox was cut" in answer.error, answer.error
         assert answer.effects == "unknown"
-        assert took < 20
+        assert in_time(took, (0.5 if count else 0.0) + 2.0)
         print(f"seconds: {took - (0.2 if count else 0.0):.2f}")
         again, _ = within(0.25, lambda: env.read("x"))
         assert again.code is ErrorCode.sandbox_unavailable
@@ -106,7 +106,7 @@ def test_one_direction_of_the_pipe_stalls(proxy: EngineProxy, direction: Any) ->
         assert answer.code is ErrorCode.sandbox_unavailable
         ended = ("It was ended with everything in it.", "was asked to end it, and has not answered within 1 second.")
         assert any(f"did not answer within 3 seconds. {words}" in answer.error.replace("The Docker Engine ", "") for words in ended)
-        assert took < 20
+        assert in_time(took, 1.0 + 2.0 + 0.5)
         later = env.run("true")
         assert "did not answer within 3 seconds. It was given up." in later.error  # type: ignore[union-attr]
 
@@ -138,7 +138,7 @@ def test_all_connections_are_cut_and_none_can_be_made(proxy: EngineProxy) -> Non
     answer, took = in_a_run(env, proxy.close, "sleep 100", 30)
     assert answer.code is ErrorCode.sandbox_unavailable
     assert "Engine is gone" in answer.error, answer.error
-    assert took < 20
+    assert in_time(took, 2.0)
     within(2.0, env.close)
 
 
@@ -149,7 +149,7 @@ def test_a_lost_event_stream_does_not_make_an_engine_gone(proxy: EngineProxy) ->
         answer, took = in_a_run(env, lambda: connect().api.kill(env.container_id), "sleep 100", 30)
         assert answer.code is ErrorCode.sandbox_unavailable
         assert "Engine is gone" not in answer.error
-        assert took < 20
+        assert in_time(took, 2.0)
     with DockerEnvironment(IMAGE, limits=SMALL) as another:  # a new stream is opened for it
         connect().api.kill(another.container_id)
         assert "killed from outside" in another.run("true").error  # type: ignore[union-attr]
@@ -161,7 +161,7 @@ def test_a_paused_sandbox_whose_pipe_was_cut_is_ended(proxy: EngineProxy) -> Non
         connect().api.pause(env.container_id)
         answer, took = in_a_run(env, lambda: proxy.cut("attach"), "true", 30)
         assert "cannot be reached any more: its connection was cut. It was ended" in answer.error
-        assert took < 20
+        assert in_time(took, 2.0)
 
 
 def test_an_engine_that_answers_late_is_waited_for(proxy: EngineProxy) -> None:
@@ -185,7 +185,7 @@ def test_an_engine_that_falls_silent_in_the_middle_of_a_start(
     assert caught.value.code is ErrorCode.engine_timeout
     assert caught.value.retryable
     assert caught.value.effects == "unknown"
-    assert time.monotonic() - before < 25
+    assert in_time(time.monotonic() - before, 2 + 2 + 1)
 
 
 @pytest.mark.parametrize("kind", ["create", "attach", "start", "inspect"])

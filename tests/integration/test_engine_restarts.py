@@ -16,7 +16,7 @@ from sandbox.docker.engine import client as engines
 from sandbox.docker.kept import orphans
 from sandbox.errors import ErrorCode, SandboxError
 
-from .observing import eventually, guest_pid, within
+from .observing import eventually, guest_pid, in_time, within
 from .own_engine import IMAGE, OwnEngine, collect_sockets, running
 
 pytestmark = [
@@ -96,7 +96,7 @@ def test_an_engine_that_is_restarted(own: OwnEngine) -> None:
     print(f"seconds: {took:.2f}")
     assert acknowledged.created
     assert any(word in answer.error for word in ("killed from outside", "Engine is gone")), answer.error
-    assert took < 20  # the engine's own end is part of it
+    assert in_time(took, 2.0 + 2.0)  # the engine's own end is part of it
     own.start()
     within(2.0, lambda: env.close(wait=True))
     assert own.nothing_is_left()
@@ -108,7 +108,7 @@ def test_an_engine_that_is_killed(own: OwnEngine) -> None:
     answer, took = lost_in_a_run(env, own.kill)
     print(f"seconds: {took:.2f}")
     assert "Engine is gone" in answer.error, answer.error
-    assert took < 20
+    assert in_time(took, 2.0)
     within(5.0, lambda: env.close(wait=True))
     with pytest.raises(SandboxError) as refused:
         DockerEnvironment(IMAGE, limits=SMALL).start()
@@ -127,7 +127,7 @@ def test_a_restart_under_live_restore(restoring: OwnEngine, how: str) -> None:
     answer, took = lost_in_a_run(env, getattr(restoring, how))
     print(f"seconds: {took:.2f}")
     assert "Engine is gone" in answer.error, answer.error
-    assert took < 20
+    assert in_time(took, 2.0 + 2.0)
     assert os.path.exists(f"/proc/{guest}")
     restoring.start()
     assert swept(restoring, 60)  # without close()
@@ -145,6 +145,7 @@ def test_a_sandbox_ends_with_its_lease_while_the_engine_is_away(restoring: OwnEn
     at = time.monotonic()
     restoring.kill()
     assert eventually(lambda: not os.path.exists(f"/proc/{guest}"), 30)
+    assert in_time(time.monotonic() - at, 3.0 * 1.25 + 1.0)
     print(f"seconds: {time.monotonic() - at:.2f}")
     assert "Engine is gone" in env.run("true").error  # type: ignore[union-attr]
     restoring.start()

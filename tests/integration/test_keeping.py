@@ -26,7 +26,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 from tests.leaks import descriptors, left_open
 
-from .observing import eventually, within
+from .observing import eventually, in_time, within
 from .own_engine import IMAGE, IN_A_PROCESS, ROOT, OwnEngine
 from .test_engine_faults import _sockets_of_lost_engines, in_a_run
 
@@ -294,7 +294,8 @@ def test_an_engine_that_stays_away(
     answer, took = in_a_run(env, proxy.close, "sleep 100", 30)
     assert answer.code is ErrorCode.sandbox_unavailable
     assert "attach('stays-away')" in answer.hint
-    assert 1.5 < took < 30
+    assert took > 1.5
+    assert in_time(took, 2.0 + 3.0)
     within(3.0, env.close)
     assert not gone(env.container_id)
 
@@ -304,7 +305,7 @@ def test_the_death_of_the_container_is_told_at_once(kept: Callable[..., DockerEn
     answer, took = in_a_run(env, lambda: docker_here().api.kill(env.container_id), "sleep 100", 30)
     assert answer.code is ErrorCode.sandbox_unavailable
     assert "killed from outside" in answer.error
-    assert took < 20
+    assert in_time(took, 2.0)
 
 
 def test_a_stopped_orchestrator_that_holds_up_the_output_can_be_replaced(

@@ -13,13 +13,13 @@ import posixpath
 import re
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO, TypeGuard, cast
 
 from sandbox.docker.builds.engine_images import MOST_LAYERS
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.readers import Hint
-from sandbox.tars import ForwardFile, GuardedFile, UnsafeTarError, each_member
+from sandbox.tars import ForwardFile, GuardedFile, UnsafeTarError, each_member, open_tar
 from sandbox.text.wording import size, value_text
 
 from .packed import damaged, unpacked
@@ -62,13 +62,16 @@ class ArchiveReader:
 
     # The outer archive
 
-    def _tar(self) -> tarfile.TarFile:
+    @contextmanager
+    def _tar(self) -> Iterator[tarfile.TarFile]:
         """Open the archive from its beginning."""
         self._file.seek(0)
-        try:
-            return tarfile.open(fileobj=_Bounded(unpacked(self._file), self._most_bytes), mode="r:")
-        except tarfile.ReadError:
-            raise unsafe("it is not a tar, plain or compressed with gzip or zstd") from None
+        with ExitStack() as ending:
+            try:
+                tar = ending.enter_context(open_tar(_Bounded(unpacked(self._file), self._most_bytes)))
+            except tarfile.ReadError:
+                raise unsafe("it is not a tar, plain or compressed with gzip or zstd") from None
+            yield tar
 
     def _members(self) -> dict[str, tarfile.TarInfo]:
         members: dict[str, tarfile.TarInfo] = {}
@@ -153,7 +156,7 @@ class ArchiveReader:
         return sizes
 
     def _check_files(self, layer: _Hashed, name: str) -> None:
-        with tarfile.open(fileobj=layer, mode="r:") as tar:
+        with open_tar(layer) as tar:
             for member in each_member(tar):
                 self._files += 1
                 if self._files > _MOST_FILES:

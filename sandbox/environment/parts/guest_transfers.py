@@ -65,18 +65,28 @@ class GuestTransfers(GuestOperations):
         """
 
         def work(started: float) -> Envelope[op.UploadResult]:
-            body, history = bounded(pieces, self.limits.transfer_bytes), self.state.history
-            if initial:
-                with history.lock:
-                    history.base = base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
-                body = base.copy_passing(body)
-            envelope = self._sent(kind, body, path, mode, started)
-            if initial and self.track_changes:
-                with history.lock:
-                    self.state.begin(empty=False)
+            body = bounded(pieces, self.limits.transfer_bytes)
+            if not initial:
+                return self._sent(kind, body, path, mode, started)
+            base = self._begin_base()
+            envelope = self._sent(kind, base.copy_passing(body), path, mode, started)
+            self._finish_base(base, envelope.ok)
             return envelope
 
         return self.hidden.envelope(self._answered(op.Upload, work))
+
+    def _begin_base(self) -> InitialWorkspace:
+        """Return what keeps the files that the sandbox starts with, for patches."""
+        with self.state.history.lock:
+            self.state.history.base = base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
+        return base
+
+    def _finish_base(self, base: InitialWorkspace, arrived: bool) -> None:
+        with self.state.history.lock:
+            if not arrived and not base.lost:
+                base.give_up("the upload failed")
+            if self.track_changes:
+                self.state.begin(empty=False)
 
     def _sent(
         self, kind: Literal["file", "tree"], body: Iterable[bytes], path: str, mode: int | None, started: float
@@ -120,16 +130,6 @@ class GuestTransfers(GuestOperations):
 
         base: InitialWorkspace | None = None
 
-        def begin() -> InitialWorkspace:
-            history = self.state.history
-            with history.lock:
-                history.base = made = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
-            return made
-
-        def finish() -> None:
-            with self.state.history.lock:
-                self.state.begin(empty=False)
-
         async def passing() -> AsyncGenerator[bytes, None]:
             sent = 0
             async for piece in pieces:
@@ -143,13 +143,13 @@ class GuestTransfers(GuestOperations):
         async def work(started: float) -> Envelope[op.UploadResult]:
             nonlocal base
             request = op.Upload(path=path, kind=kind, mode=mode, attributes=None if attributes is None else dict(attributes))
-            base = await asyncio.to_thread(begin) if initial else None
+            base = await asyncio.to_thread(self._begin_base) if initial else None
             transport, args = self._live(), request.model_dump()
             async with contextlib.aclosing(passing()) as body:
                 reply = await ask(transport, "upload", args, timeout_seconds=SILENCE_SECONDS, stoppable=False, body=body)
             envelope: Envelope[op.UploadResult] = self._envelope(request, request.read_reply(reply, self._host), started)
-            if initial and self.track_changes:
-                await asyncio.to_thread(finish)
+            if base is not None:
+                await asyncio.to_thread(self._finish_base, base, envelope.ok)
             return envelope
 
         return self.hidden.envelope(await self._awaited(op.Upload, work))

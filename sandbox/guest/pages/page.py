@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+import typing
 import urllib.error
 from types import FrameType, ModuleType
 from typing import Any
@@ -74,8 +75,10 @@ OPENED, NOT_OPENED = 0, 3
 
 def main() -> int:
     """Answer requests until the input ends, or until a page cannot be opened, as then another is unlikely to follow soon."""
-    # For CSS selectors, which nothing here uses: bs4 would import it, which takes a third of the time until a first page is read.
+    # If bs4 imported them, they would take half of the time until a first page is read. One is for CSS selectors, which nothing
+    # here uses, and what it needs of the other is in typing as well.
     sys.modules.setdefault("soupsieve", ModuleType("soupsieve"))
+    sys.modules.setdefault("typing_extensions", typing)
     while request := sys.stdin.buffer.readline():
         answer, status = _read_in_fork(request)
         if status not in (OPENED, NOT_OPENED) or len(answer) > ANSWER_BYTES:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_PROCESSES, MOST_TASKS, MOST_DESCRIPTORS = 64, 16, 64
 MOST_PORTS = 3
-MOST_LOCKS_BYTES = 1 << 20
+MOST_LOCKS_BYTES, LOCKS_SECONDS = 1 << 18, 0.1
 # A loop that reads an ended input makes some hundred calls in this time.
 SAMPLE_SECONDS = 0.01
 LEAST_READS, MANY_READS = 5, 1000
@@ -230,7 +230,7 @@ def _describe_lock_holder(pid: int, fd: int) -> str:
         inode = os.stat(f"/proc/{pid}/fd/{fd}").st_ino
     except (OSError, ValueError):
         return ""
-    for line in _locks():
+    for line in _locks.lines():
         words = line.split()
         if (
             len(words) > 5
@@ -242,13 +242,27 @@ def _describe_lock_holder(pid: int, fd: int) -> str:
     return ""
 
 
-def _locks() -> list[str]:
-    """Return the lines of /proc/locks; the kernel gives 4 KiB of them in one read, about eighty locks."""
-    try:
-        with open("/proc/locks", "rb") as file:
-            return file.read(MOST_LOCKS_BYTES).decode("utf-8", "replace").splitlines()
-    except OSError:
-        return []
+class _Locks:
+    """The lines of /proc/locks: about four thousand of them, kept for a moment in which many tasks are asked about."""
+
+    def __init__(self) -> None:
+        self._read_at, self._lines = -LOCKS_SECONDS, [""]
+
+    def lines(self) -> list[str]:
+        """Return them. One read of the file gives 4 KiB, about eighty lines, so it is read until there is no more."""
+        now = time.monotonic()
+        if now - self._read_at >= LOCKS_SECONDS:
+            try:
+                with open("/proc/locks", "rb") as file:
+                    data = file.read(MOST_LOCKS_BYTES)
+            except OSError:
+                data = b""
+            whole = data[: data.rfind(b"\n") + 1]  # what was cut off could name another inode
+            self._read_at, self._lines = now, whole.decode("utf-8", "replace").splitlines()
+        return self._lines
+
+
+_locks = _Locks()
 
 
 def _text(path: str) -> str:

@@ -146,7 +146,7 @@ def test_clocks_start_when_it_is_acquired() -> None:
             used = env.usage().unwrap()
             assert used.lifetime_left_seconds is not None
             assert used.lifetime_left_seconds > 0
-            assert used.uptime_seconds < 3.0
+            assert used.uptime_seconds + used.lifetime_left_seconds <= 3.5
             eventually(lambda: not env.run("true").ok)
             with pytest.raises(SandboxUnavailableError, match="lifetime of 3 seconds was over"):
                 env.run("true").unwrap()

@@ -60,7 +60,7 @@ def test_a_request_finds_room_beside_a_connection_that_waits_for_it() -> None:
         bulk.start()
         time.sleep(0.3)  # the pipe is full and nobody reads
         assert bulk.is_alive()
-        assert out.send(Kind.REQUEST, 2, b"small", time.monotonic() + 5)  # it would wait for who reads
+        assert out.send(Kind.REQUEST, 2, b"small", time.monotonic() + 5)  # it would wait for the reader
         found = frames(far, 9)
         bulk.join(60)
         assert [kind for kind, _, _ in found].index(Kind.REQUEST) < 4

@@ -7,6 +7,7 @@ import tarfile
 
 import pytest
 
+from sandbox import LocalEnvironment, SandboxError
 from sandbox.state.initial_workspace import InitialWorkspace
 
 
@@ -34,3 +35,18 @@ def test_what_is_no_archive_has_no_files(data: bytes) -> None:
     assert kept.content(b"notes.txt", 10) is None
     assert "no archive" in kept.lost
     assert kept.content(b"notes.txt", 10) is None
+
+
+def test_an_upload_that_failed_leaves_no_former_bytes() -> None:
+    """The guest may have taken another part of it than the host would read."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as made:
+        kept, pipe = tarfile.TarInfo("notes.txt"), tarfile.TarInfo("pipe")
+        kept.size, pipe.type = 5, tarfile.FIFOTYPE
+        made.addfile(kept, io.BytesIO(b"text\n"))
+        made.addfile(pipe)
+    with LocalEnvironment() as env:
+        with pytest.raises(SandboxError, match="neither a file"):
+            env.upload_pieces("tree", iter([stream.getvalue()]), ".", initial=True).unwrap()
+        env.write("notes.txt", "new\n").unwrap()
+        assert env.export_patch().unwrap().left_out == {"notes.txt": "it was not kept"}

@@ -205,6 +205,15 @@ def test_a_file_where_a_folder_is_needed(house: House) -> None:
     house.refuses(tar(entry("f", data=b"1"), entry("f/g", data=b"2")), "contradicts itself")
 
 
+@pytest.mark.parametrize("name", ["n" * 256, "n/" * 2048 + "n"])
+def test_names_that_no_file_can_have(house: House, name: str) -> None:
+    house.refuses(tar(entry(name)), "longer")
+
+
+def test_a_link_to_more_than_a_path_is_skipped(house: House) -> None:
+    assert house.unpack(tar(symlink("a", "x" * 5000)))[2] == ["a"]
+
+
 def test_too_many_bytes(house: House) -> None:
     house.refuses(tar(entry("a", data=bytes(60)), entry("b", data=bytes(60))), "more than 100 bytes", limit=100)
     huge = entry("huge")

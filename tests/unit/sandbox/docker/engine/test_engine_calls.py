@@ -123,6 +123,18 @@ def test_a_sick_engine_is_not_stormed(served: _Server, monkeypatch: pytest.Monke
     assert 1 <= served.asked[f"DELETE /v1.43/containers/{NAME}"] <= 12
 
 
+def test_a_removal_that_is_refused_is_asked_for_again(served: _Server) -> None:
+    refusals = iter([(409, {"message": "removal of container is already in progress"}), (500, {"message": "busy"})])
+
+    def answer(path: str) -> tuple[int, object]:
+        return next(refusals, (404, {"message": "No such container"})) if path.endswith(f"/{NAME}") else (500, {"message": "sick"})
+
+    served.answer = answer
+    engine.connect()
+    removal.remove(NAME)
+    assert served.asked[f"DELETE /v1.43/containers/{NAME}"] == 3
+
+
 def test_a_container_that_is_gone_is_asked_for_once(served: _Server) -> None:
     served.answer = lambda _path: (404, {"message": "No such container"})
     removal.remove(NAME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +21,17 @@ from tests.integration.observing import eventually
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """What pip and npm are configured with is asked once for a process."""
-    host_indexes.find_host_indexes.cache_clear()
+    host_indexes._found.clear()
     yield
-    host_indexes.find_host_indexes.cache_clear()
+    host_indexes._found.clear()
+
+
+def is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_addresses_that_are_not_public_are_opened_with_the_ports_of_the_sources() -> None:
@@ -59,7 +68,7 @@ def test_indexes_are_given_to_the_steps_but_for_those_on_this_host(monkeypatch: 
 def test_no_tool_is_left_behind_when_the_question_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = tmp_path / "pid"
     slow = tmp_path / "npm"
-    slow.write_text(f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nexec sleep 600\n")
+    slow.write_text(f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nsleep 600\n")
     slow.chmod(0o755)
 
     def interrupt() -> None:
@@ -70,19 +79,30 @@ def test_no_tool_is_left_behind_when_the_question_is_interrupted(tmp_path: Path,
     monkeypatch.setattr(host_indexes, "_find_pypi_index", interrupt)
     with pytest.raises(KeyboardInterrupt):
         host_indexes.find_host_indexes()
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(started.read_text()), 0)
+    assert eventually(lambda: not is_there(int(started.read_text())))
+    assert host_indexes._found == {}
+
+
+def test_a_tool_that_does_not_answer_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "npm"
+    slow.write_text("#!/bin/sh\nsleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(host_indexes, "ASK_SECONDS", 0.1)
+    began = time.monotonic()
+    assert host_indexes.find_host_indexes(pypi=False).npm is None
+    assert time.monotonic() - began < 60
 
 
 def test_a_tool_that_is_missing_or_fails_has_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert host_indexes.find_host_indexes(pypi=False) == host_indexes.HostIndexes(None, None)
-    host_indexes.find_host_indexes.cache_clear()
+    host_indexes._found.clear()
     failing = tmp_path / "npm"
     failing.write_text("#!/bin/sh\necho https://npm.example.com/\nexit 1\n")
     failing.chmod(0o755)
     assert host_indexes.find_host_indexes(pypi=False).npm is None
-    host_indexes.find_host_indexes.cache_clear()
+    host_indexes._found.clear()
     failing.write_text("#!/bin/sh\necho https://npm.example.com/\n")
     assert host_indexes.find_host_indexes(pypi=False).npm == "https://npm.example.com/"
 
