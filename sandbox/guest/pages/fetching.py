@@ -11,62 +11,11 @@ import zlib
 from urllib.parse import urlsplit
 
 from ..protocol.page_urls import is_loopback
+from .response import Response
 
 BODY_BYTES = 5 << 20  # the longest body, compressed or not; the rest is not read
 CHUNK = 1 << 16
-SNIFFED = 1024
-TEXT_TYPES = (
-    "json",
-    "xml",
-    "javascript",
-    "ecmascript",
-    "yaml",
-    "toml",
-    "x-sh",
-    "sql",
-    "x-www-form-urlencoded",
-    "x-ndjson",
-    "graphql",
-)
 USER_AGENT = "Mozilla/5.0 (compatible; gamebox)"
-
-
-class Response:
-    """A server's answer. ``size_bytes`` is the length of the body as it was received, ``body`` its content, maybe truncated."""
-
-    __slots__ = ("body", "charset", "content_type", "location", "size_bytes", "status", "truncated")
-
-    def __init__(
-        self,
-        status: int,
-        content_type: str,
-        charset: str | None,
-        location: str | None,
-        body: bytes,
-        size_bytes: int,
-        truncated: bool,
-    ) -> None:
-        self.status = status
-        self.content_type = content_type
-        self.charset = charset
-        self.location = location
-        self.body = body
-        self.size_bytes = size_bytes
-        self.truncated = truncated
-
-    def kind(self) -> str:
-        """Return how to present the body: "html", "text" or "other"."""
-        head = self.body[:SNIFFED].lstrip().lower()
-        mime = self.content_type
-        if mime in ("text/html", "application/xhtml+xml"):
-            return "html"
-        if mime.startswith("text/") or mime.rpartition("/")[2].rpartition("+")[2] in TEXT_TYPES:
-            return "text"
-        if mime and mime != "application/octet-stream":
-            return "other"
-        if head.startswith((b"<!doctype html", b"<html")):
-            return "html"
-        return "other" if b"\0" in head else "text"
 
 
 def fetch(url: str, ca_bundle: str | None) -> Response:
@@ -90,7 +39,7 @@ def fetch(url: str, ca_bundle: str | None) -> Response:
     with opener.open(urllib.request.Request(url, headers=headers), timeout=None) as response:  # noqa: S310 (http and https only)
         if response.headers.get("X-Gamebox") == "refused" and proxies is None:  # an answer of the sandbox's own proxy
             raise urllib.error.URLError(response.reason)
-        return _receive(response)
+        return _receive(url, response)
 
 
 def _tls_context(ca_bundle: str | None) -> ssl.SSLContext:
@@ -101,7 +50,7 @@ def _tls_context(ca_bundle: str | None) -> ssl.SSLContext:
     return context
 
 
-def _receive(response: http.client.HTTPResponse) -> Response:
+def _receive(url: str, response: http.client.HTTPResponse) -> Response:
     parts: list[bytes] = []
     size, truncated = 0, False
     try:
@@ -117,6 +66,7 @@ def _receive(response: http.client.HTTPResponse) -> Response:
     truncated = truncated or size > BODY_BYTES or bool(missing)
     body, cut = _decompress(b"".join(parts)[:BODY_BYTES], response.headers.get("Content-Encoding", "").strip().lower())
     return Response(
+        url=url,
         status=response.status,
         content_type=response.headers.get_content_type() if "Content-Type" in response.headers else "",
         charset=response.headers.get_content_charset(),
@@ -124,6 +74,7 @@ def _receive(response: http.client.HTTPResponse) -> Response:
         body=body,
         size_bytes=size,
         truncated=truncated or cut,
+        redirects=[],
     )
 
 

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from .fetching import Response
+from .response import Response
 
 LINKS = 200
 LINK_CHARS, URL_CHARS, TITLE_CHARS = 200, 2048, 500

@@ -31,6 +31,7 @@ from tests.guest.calls import MODULES, RunningProcesses, forger
 COUNTING = """
 from sandbox.guest.pages import page
 seen = []
+page._read_first = page._read
 page.browse = lambda request: {"page": seen.append(request) or len(seen), "pid": page.os.getpid()}
 raise SystemExit(page.main())
 """
