@@ -185,6 +185,26 @@ def test_a_reader_that_is_killed_while_it_reads_is_not_asked_again(guest: Runnin
     assert "text" in read(guest, server.url)
 
 
+@pytest.mark.parametrize("which", ["fetches", "presents"])
+def test_a_part_of_the_first_reader_that_is_killed(guest: RunningProcesses, server: Server, which: str) -> None:
+    """Two processes work on a first page: one fetches it, and the other one waits for what that has fetched."""
+
+    def kill() -> None:
+        server.asked.wait(60)
+        eventually(lambda: len(programs_of(guest.launcher)) == 3)
+        _, fetches, presents = sorted(programs_of(guest.launcher))
+        os.kill(fetches if which == "fetches" else presents, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(Fault) as caught:
+        read(guest, f"{server.url}/slow")
+    killer.join()
+    assert caught.value.code == "io_error"
+    eventually(lambda: not programs_of(guest.launcher))
+    assert "text" in read(guest, server.url)
+
+
 def test_it_ends_when_no_page_follows(guest: RunningProcesses, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "IDLE_SECONDS", 0.5)
     assert "text" in read(guest, server.url)
