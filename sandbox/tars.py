@@ -14,9 +14,9 @@ _MOST_HEADERS = 64 << 10
 them all at once."""
 _DIGITS = re.compile(rb"[0-9]{65,}")
 _MOST_STEPS_OF_HEADER, _MOST_STEPS, _STEPS_PER_BYTE = 1 << 25, 1 << 28, 16
-"""tarfile of many a Python looks for ``[0-9]+ hdrcharset=`` from each digit of a pax header anew: with 64 KiB of digits for 4
-seconds, in which no other thread has a turn. So the squares of all runs of more than 64 digits are added up: two steps of them take
-2 ns. The target of a link may have 4,095 digits. All headers of a tar may take more steps the longer it is."""
+"""In many versions of Python, tarfile looks for ``[0-9]+ hdrcharset=`` from each digit of a pax header anew: with 64 KiB of digits
+for 4 seconds, in which no other thread has a turn. So the squares of all runs of more than 64 digits are added up, of which each
+takes 1 ns. The target of a link may have 4,095 digits. All headers of a tar may take more steps the longer it is."""
 _PAX_KINDS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _LONG_KINDS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _KIND_AT = 156

@@ -76,7 +76,7 @@ def _run_tool(argv: list[str]) -> str | None:
 
 @contextmanager
 def _start_tool(argv: list[str] | None) -> Iterator[subprocess.Popen[str] | None]:
-    """Start it with a process group of its own, of which nothing is left: a Ctrl-C that comes meanwhile does not wait for it."""
+    """Start it, and kill it with its process group if it has not answered: a Ctrl-C that comes meanwhile does not wait for it."""
     environ = {**os.environ, "COLUMNS": "500", "NO_COLOR": "1"}  # so that no URL is wrapped
     tool = None
     if argv is not None:

@@ -8,6 +8,7 @@ import shutil
 import stat
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +24,7 @@ BLOCK = tarfile.BLOCKSIZE
 MAX_ENTRIES = 200_000
 SHOWN_NAMES = 100
 MOST_PATH_BYTES, MOST_NAME_BYTES = 4096, 255  # of Linux
+MOST_LINK_PARTS = 200
 
 
 def file_chunks(path: Path, limit: int) -> Iterator[bytes]:
@@ -94,7 +96,8 @@ def unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list[
     """
     target.mkdir(mode=0o755)
     try:
-        return _unpack(archive, target, limit)
+        with _in_words(target):
+            return _unpack(archive, target, limit)
     except BaseException:
         folders.remove(target)
         raise
@@ -102,34 +105,67 @@ def unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list[
 
 def _unpack(archive: BinaryIO, target: Path, limit: int) -> tuple[int, int, list[str]]:
     files = total = count = 0
+    made = _Folders(target)
     links: list[tuple[Path, str]] = []
     skipped: list[str] = []
+    with open_tar(GuardedFile(archive), errorlevel=2) as tar:
+        for member in each_member(tar):
+            count += 1
+            if count > MAX_ENTRIES:
+                raise _unsafe(f"it has more than {MAX_ENTRIES} entries")
+            path = _inside(target, member.name)
+            if member.isdir():
+                made.make(path)
+            elif member.issym() and _is_short(member.linkname):
+                links.append((path, member.linkname))
+            elif member.isreg():
+                total += member.size
+                if total > limit:
+                    raise _unsafe(f"it unpacks to more than {limit} bytes")
+                made.make(path.parent)
+                _write(tar, member, path)
+                files += 1
+            else:
+                skipped.append(member.name[:500])
+    return files, total, (skipped + _make_links(made, links))[:SHOWN_NAMES]
+@contextmanager
+def _in_words(target: Path) -> Iterator[None]:
+    """Raise as OperationError what a hostile tar makes tarfile and the host's file system raise."""
     try:
-        with open_tar(GuardedFile(archive), errorlevel=2) as tar:
-            for member in each_member(tar):
-                count += 1
-                if count > MAX_ENTRIES:
-                    raise _unsafe(f"it has more than {MAX_ENTRIES} entries")
-                path = _inside(target, member.name)
-                if member.isdir():
-                    folders.make(path, target)
-                elif member.issym() and len(os.fsencode(member.linkname)) < MOST_PATH_BYTES:
-                    links.append((path, member.linkname))
-                elif member.isreg():
-                    total += member.size
-                    if total > limit:
-                        raise _unsafe(f"it unpacks to more than {limit} bytes")
-                    folders.make(path.parent, target)
-                    _write(tar, member, path)
-                    files += 1
-                else:
-                    skipped.append(member.name[:500])
+        yield
     except UnsafeTarError as error:
         raise _unsafe(str(error)) from error
     except (tarfile.TarError, ValueError, FileExistsError, NotADirectoryError, IsADirectoryError, EOFError) as error:
         raise _unsafe(f"it is damaged or contradicts itself ({type(error).__name__})") from error
-    skipped += _make_links(target, links)
-    return files, total, skipped[:SHOWN_NAMES]
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise folders.too_long(str(target)) from error
+        raise
+
+
+class _Folders:
+    """Makes the folders of one archive below ``target``: a name may have two thousand of them, which count as its entries do."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self._known = {target}
+
+    def make(self, folder: Path) -> None:
+        """Make it, and those above it. Raises OperationError, OSError."""
+        missing: list[Path] = []
+        while folder not in self._known:
+            missing.append(folder)
+            folder = folder.parent
+        if len(self._known) + len(missing) > MAX_ENTRIES:
+            raise _unsafe(f"it has more than {MAX_ENTRIES} folders")
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+        self._known.update(missing)
+
+
+def _is_short(target: str) -> bool:
+    """Return whether the target of a link is one that is looked at: each part of it costs some microseconds."""
+    return len(os.fsencode(target)) < MOST_PATH_BYTES and target.count("/") <= MOST_LINK_PARTS
 
 
 def _inside(target: Path, name: str) -> Path:
@@ -149,16 +185,24 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
             shutil.copyfileobj(source, file, CHUNK)
 
 
-def _make_links(target: Path, links: list[tuple[Path, str]]) -> list[str]:
-    """Make the links that stay inside ``target``, directly and through each other. Returns the names of the others."""
+def _make_links(folders_made: _Folders, links: list[tuple[Path, str]]) -> list[str]:
+    """Make the links that stay inside, directly and through each other. Returns the names of the others.
+
+    Their folders come first: a folder that is made through a link would be one elsewhere on this host.
+    """
+    target = folders_made.target
     skipped: list[str] = []
     made: list[Path] = []
     root = os.path.realpath(target)
+    wanted: list[tuple[Path, str]] = []
     for path, destination in links:
         try:
-            folders.make(path.parent, target)
-            if not _stays(root, path.parent):
-                raise OSError
+            folders_made.make(path.parent)
+            wanted.append((path, destination))
+        except OSError:  # its folder is a file
+            skipped.append(str(path.relative_to(target)))
+    for path, destination in wanted:
+        try:
             path.symlink_to(destination)
             made.append(path)
         except (OSError, ValueError):

@@ -57,16 +57,6 @@ def too_long(path: str) -> OperationError:
     )
 
 
-def make(folder: Path, top: Path) -> None:
-    """Make ``folder`` and its missing parents below ``top``, which exists. Raises OSError."""
-    try:
-        folder.mkdir(exist_ok=True)
-    except FileNotFoundError:
-        for parent in reversed(folder.parents[: len(folder.parts) - len(top.parts) - 1]):
-            parent.mkdir(exist_ok=True)
-        folder.mkdir(exist_ok=True)
-
-
 def remove(folder: str | os.PathLike[str]) -> None:
     """Remove ``folder`` and everything below it. Does not follow links; leaves what cannot be removed."""
     try:

@@ -69,7 +69,11 @@ class GuestTransfers(GuestOperations):
             if not initial:
                 return self._sent(kind, body, path, mode, started)
             base = self._begin_base()
-            envelope = self._sent(kind, base.copy_passing(body), path, mode, started)
+            try:
+                envelope = self._sent(kind, base.copy_passing(body), path, mode, started)
+            except BaseException:
+                self._drop_base(base)
+                raise
             self._finish_base(base, envelope.ok)
             return envelope
 
@@ -77,14 +81,22 @@ class GuestTransfers(GuestOperations):
 
     def _begin_base(self) -> InitialWorkspace:
         """Return what keeps the files that the sandbox starts with, for patches."""
-        with self.state.history.lock:
-            self.state.history.base = base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
+        history = self.state.history
+        with history.lock:
+            if isinstance(history.base, InitialWorkspace):
+                history.base.give_up("another upload began")
+            history.base = base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
         return base
+
+    def _drop_base(self, base: InitialWorkspace) -> None:
+        with self.state.history.lock:
+            if not base.lost:
+                base.give_up("the upload failed")
 
     def _finish_base(self, base: InitialWorkspace, arrived: bool) -> None:
         with self.state.history.lock:
-            if not arrived and not base.lost:
-                base.give_up("the upload failed")
+            if not arrived:
+                self._drop_base(base)
             if self.track_changes:
                 self.state.begin(empty=False)
 
@@ -145,8 +157,13 @@ class GuestTransfers(GuestOperations):
             request = op.Upload(path=path, kind=kind, mode=mode, attributes=None if attributes is None else dict(attributes))
             base = await asyncio.to_thread(self._begin_base) if initial else None
             transport, args = self._live(), request.model_dump()
-            async with contextlib.aclosing(passing()) as body:
-                reply = await ask(transport, "upload", args, timeout_seconds=SILENCE_SECONDS, stoppable=False, body=body)
+            try:
+                async with contextlib.aclosing(passing()) as body:
+                    reply = await ask(transport, "upload", args, timeout_seconds=SILENCE_SECONDS, stoppable=False, body=body)
+            except BaseException:
+                if base is not None:
+                    await asyncio.to_thread(self._drop_base, base)
+                raise
             envelope: Envelope[op.UploadResult] = self._envelope(request, request.read_reply(reply, self._host), started)
             if base is not None:
                 await asyncio.to_thread(self._finish_base, base, envelope.ok)

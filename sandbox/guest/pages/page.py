@@ -76,8 +76,8 @@ OPENED, NOT_OPENED = 0, 3
 
 def main() -> int:
     """Answer requests until the input ends, or until a page cannot be opened, as then another is unlikely to follow soon."""
-    # If bs4 imported them, they would take half of the time until a first page is read. One is for CSS selectors, which nothing
-    # here uses, and what it needs of the other is in typing as well.
+    # bs4 would import both, which takes half of the time until a first page is read. Nothing here uses CSS selectors, which
+    # soupsieve is for, and typing has the names of typing_extensions that bs4 uses.
     sys.modules.setdefault("soupsieve", ModuleType("soupsieve"))
     sys.modules.setdefault("typing_extensions", typing)
     read = _read_first
@@ -187,13 +187,13 @@ def _print(answer: dict[str, Any]) -> None:
 def _fetched() -> Response:
     """Return what the process before this one fetched. Raises PageError if it could not."""
     with open(sys.stdin.fileno(), "rb", closefd=False) as source:
-        line = source.readline()
-        if not line:  # it has said why in the log
+        try:
+            fields = json.loads(source.readline() or b"{}")
+            if "fault" in fields:
+                raise PageError(fields["fault"], **fields["fields"])
+            return Response.read(fields, source)
+        except (EOFError, KeyError, ValueError):  # it was killed, or has said what went wrong
             os._exit(1)
-        fields = json.loads(line)
-        if "fault" in fields:
-            raise PageError(fields["fault"], **fields["fields"])
-        return Response.read(fields, source)
 
 
 def browse(request: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def open_page(request: dict[str, Any]) -> Response:
             return response
         if len(redirects) == REDIRECTS:
             raise PageError("too_many_redirects", url=request["url"], redirects=REDIRECTS, location=url)
-        url = _requested(urljoin(url, response.location))
+        url = _requested(response.location, url)
         redirects.append(url)
 
 
@@ -256,10 +256,10 @@ def _read_body(response: Response, raw: bool, pdftotext: str | None) -> tuple[st
     return ("", text, []) if raw or kind == "text" else extract(text, response.url)
 
 
-def _requested(url: str) -> str:
-    """Return the URL in the form that is requested. Raises PageError ``invalid_url``."""
+def _requested(url: str, base: str = "") -> str:
+    """Return the URL in the form that is requested; it may be relative to ``base``. Raises PageError ``invalid_url``."""
     try:
-        return normalize_url(url)
+        return normalize_url(urljoin(base, url) if base else url)
     except ValueError as error:
         raise PageError("invalid_url", url=url, problem=str(error)) from None
 

@@ -71,10 +71,13 @@ class Response:
     def write(self, file: BinaryIO) -> None:
         """Write it: a line of JSON, and the body."""
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "body"}
-        file.write(json.dumps(fields).encode() + b"\n")
+        file.write(json.dumps({**fields, "body_bytes": len(self.body)}).encode() + b"\n")
         file.write(self.body)
 
     @classmethod
     def read(cls, fields: dict[str, Any], file: BinaryIO) -> Response:
-        """Return what ``write`` wrote; ``fields`` are the line, and ``file`` has the rest."""
-        return cls(body=file.read(), **fields)
+        """Return what ``write`` wrote; ``fields`` are the line, and ``file`` has the rest. Raises EOFError if that was cut off."""
+        body = file.read()
+        if len(body) != fields.pop("body_bytes"):
+            raise EOFError
+        return cls(body=body, **fields)

@@ -230,26 +230,19 @@ def _describe_lock_holder(pid: int, fd: int) -> str:
         inode = os.stat(f"/proc/{pid}/fd/{fd}").st_ino
     except (OSError, ValueError):
         return ""
-    for line in _locks.lines():
-        words = line.split()
-        if (
-            len(words) > 5
-            and words[1] != "->"
-            and words[5].endswith(f":{inode}")
-            and words[4] not in ("0", "-1", str(pid))
-        ):
-            return f", held by process {words[4]} ({_text(f'/proc/{words[4]}/comm').strip() or 'unknown'})"
-    return ""
+    holder = next((each for each in _locks.holders().get(str(inode), []) if each != str(pid)), None)
+    return "" if holder is None else f", held by process {holder} ({_text(f'/proc/{holder}/comm').strip() or 'unknown'})"
 
 
 class _Locks:
-    """The lines of /proc/locks: about four thousand of them, kept for a moment in which many tasks are asked about."""
+    """Who holds locks, from /proc/locks: of about four thousand, kept for a moment in which many tasks are asked about."""
 
     def __init__(self) -> None:
-        self._read_at, self._lines = -LOCKS_SECONDS, [""]
+        self._read_at = -LOCKS_SECONDS
+        self._holders: dict[str, list[str]] = {}
 
-    def lines(self) -> list[str]:
-        """Return them. One read of the file gives 4 KiB, about eighty lines, so it is read until there is no more."""
+    def holders(self) -> dict[str, list[str]]:
+        """Return the process ids by inode. One read of the file gives 4 KiB, about eighty lines, so it is read until the end."""
         now = time.monotonic()
         if now - self._read_at >= LOCKS_SECONDS:
             try:
@@ -258,8 +251,13 @@ class _Locks:
             except OSError:
                 data = b""
             whole = data[: data.rfind(b"\n") + 1]  # what was cut off could name another inode
-            self._read_at, self._lines = now, whole.decode("utf-8", "replace").splitlines()
-        return self._lines
+            found: dict[str, list[str]] = {}
+            for line in whole.decode("utf-8", "replace").splitlines():
+                words = line.split()
+                if len(words) > 5 and words[1] != "->" and words[4] not in ("0", "-1"):
+                    found.setdefault(words[5].rpartition(":")[2], []).append(words[4])
+            self._read_at, self._holders = now, found
+        return self._holders
 
 
 _locks = _Locks()

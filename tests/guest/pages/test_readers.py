@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from sandbox.guest.loop.context import HelperResult
 from sandbox.guest.pages import readers
 from sandbox.guest.pages.browse import browse
 from sandbox.guest.pages.lines import Lines
+from sandbox.guest.pages.response import Response
 from sandbox.guest.protocol.faults import Fault
 from sandbox.guest.watch.procfs import find_descendants, read_file, read_stat
 from tests.guest.calls import MODULES, RunningProcesses, forger
@@ -50,6 +52,9 @@ sys.stdin.read()
 """
 
 
+ANSWERS = {"/gone": (404, ""), "/on": (302, "/"), "/round": (302, "/round"), "/bad": (302, "http://[::1/"), "/far": (302, "ftp://a/")}
+
+
 class Pages(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
@@ -58,10 +63,18 @@ class Pages(http.server.BaseHTTPRequestHandler):
         self.server.asked.set()  # type: ignore[attr-defined]
         if self.path == "/slow":
             self.server.go.wait(60)  # type: ignore[attr-defined]
-        self.send_response(200)
+        status, location = ANSWERS.get(self.path, (200, ""))
+        self.send_response(status)
         self.send_header("Content-Type", "text/html")
+        if location:
+            self.send_header("Location", location)
         self.end_headers()
-        self.wfile.write(b"<title>Hi</title><p>text")
+        try:
+            self.wfile.write(b"<title>Hi</title><p>text")
+            if self.path == "/long":
+                self.wfile.write(b"<p>more" * (2 << 17))
+        except ConnectionError:  # it was killed
+            pass
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -185,6 +198,24 @@ def test_a_reader_that_is_killed_while_it_reads_is_not_asked_again(guest: Runnin
     assert "text" in read(guest, server.url)
 
 
+@pytest.mark.parametrize("path", ["/", "/gone", "/on", "/round", "/bad", "/far", "/long", "refused"])
+def test_a_first_page_is_answered_as_a_later_one_is(guest: RunningProcesses, server: Server, path: str) -> None:
+    url = "http://127.0.0.1:1/" if path == "refused" else f"{server.url}{path}"
+
+    def answer() -> object:
+        try:
+            return browse(guest.call(url=url))
+        except Fault as fault:
+            return fault.code, fault.fields
+
+    first = answer()
+    eventually(lambda: guest.processes.page_readers.waiting is not None or not programs_of(guest.launcher))
+    read(guest, server.url)
+    waits(guest)
+    assert answer() == first
+    assert (path in ("/", "/gone", "/on", "/long")) == isinstance(first, dict)
+
+
 @pytest.mark.parametrize("which", ["fetches", "presents"])
 def test_a_part_of_the_first_reader_that_is_killed(guest: RunningProcesses, server: Server, which: str) -> None:
     """Two processes work on a first page: one fetches it, and the other one waits for what that has fetched."""
@@ -192,14 +223,21 @@ def test_a_part_of_the_first_reader_that_is_killed(guest: RunningProcesses, serv
     def kill() -> None:
         server.asked.wait(60)
         eventually(lambda: len(programs_of(guest.launcher)) == 3)
-        _, fetches, presents = sorted(programs_of(guest.launcher))
-        os.kill(fetches if which == "fetches" else presents, signal.SIGKILL)
+        pids = programs_of(guest.launcher)
+        children = [pid for pid in pids if (stat := read_stat(pid)) is not None and stat.parent in pids]
+        nothing = {"fetches": True, "presents": False}[which]  # what that process reads
+        found = [pid for pid in children if (os.readlink(f"/proc/{pid}/fd/0") == os.devnull) == nothing]
+        killed.extend(found)
+        os.kill(found[0], signal.SIGKILL)
+
+    killed: list[int] = []
 
     killer = threading.Thread(target=kill)
     killer.start()
     with pytest.raises(Fault) as caught:
         read(guest, f"{server.url}/slow")
     killer.join()
+    assert len(killed) == 1
     assert caught.value.code == "io_error"
     eventually(lambda: not programs_of(guest.launcher))
     assert "text" in read(guest, server.url)
@@ -318,3 +356,15 @@ print([getattr(sys.modules[name], "__file__", None) for name in ("soupsieve",)],
     )
     found = "('T', 'T\\n\\none **two**[three](x)', [{'text': 'three', 'url': 'http://a.example.com/x'}])"
     assert done.stdout.splitlines() == [found, "[None] typing"]
+
+
+def test_a_body_that_was_cut_off_is_no_page() -> None:
+    """The process that fetched it may have been killed for lack of memory."""
+    page = Response("http://a/", 200, "text/html", None, None, b"x" * 1000, 1000, False, [])
+    written = io.BytesIO()
+    page.write(written)
+    line, _, body = written.getvalue().partition(b"\n")
+    found = Response.read(json.loads(line), io.BytesIO(body))
+    assert [getattr(found, name) for name in Response.__slots__] == [getattr(page, name) for name in Response.__slots__]
+    with pytest.raises(EOFError):
+        Response.read(json.loads(line), io.BytesIO(body[:-1]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import tarfile
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -35,6 +37,32 @@ def test_what_is_no_archive_has_no_files(data: bytes) -> None:
     assert kept.content(b"notes.txt", 10) is None
     assert "no archive" in kept.lost
     assert kept.content(b"notes.txt", 10) is None
+
+
+def test_an_upload_that_was_cut_off_leaves_no_former_bytes() -> None:
+    def cut() -> Iterator[bytes]:
+        yield archive()[:700]
+        raise RuntimeError("the client is gone")
+
+    with LocalEnvironment() as env:
+        env.upload_pieces("tree", iter([archive()]), ".", initial=True).unwrap()
+        with pytest.raises(RuntimeError):
+            env.upload_pieces("tree", cut(), ".", initial=True)
+        env.write("notes.txt", "new\n").unwrap()
+        assert env.export_patch().unwrap().left_out == {"notes.txt": "it was not kept"}
+
+
+def test_a_client_that_goes_away_leaves_no_former_bytes() -> None:
+    async def cut() -> AsyncIterator[bytes]:
+        yield archive()[:700]
+        raise RuntimeError("the client is gone")
+
+    with LocalEnvironment() as env:
+        env.upload_pieces("tree", iter([archive()]), ".", initial=True).unwrap()
+        with pytest.raises(RuntimeError):
+            asyncio.run(env.upload_awaited("tree", cut(), ".", initial=True))
+        env.write("notes.txt", "new\n").unwrap()
+        assert env.export_patch().unwrap().left_out == {"notes.txt": "it was not kept"}
 
 
 def test_an_upload_that_failed_leaves_no_former_bytes() -> None:
