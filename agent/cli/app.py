@@ -6,6 +6,7 @@ import atexit
 import errno
 import gc
 import os
+import signal
 import sys
 from typing import Any, NoReturn
 
@@ -296,6 +297,8 @@ def _command_line(args: list[str] | None) -> Any:
             terminal().hide()
             sys.stdout.flush()
     except (KeyboardInterrupt, Interrupted):
+        if args is None:  # another Ctrl-C would break off what is put away at the end of this process, with a traceback
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         _end_interrupted(as_json)
     except OSError as error:
         _end_unwritten(error)

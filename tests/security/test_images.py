@@ -50,6 +50,7 @@ def test_an_image_with_a_link_to_what_commands_may_not_write(target: str) -> Non
     limits = Limits(memory_bytes=128 << 20)
     with image(f"RUN ln -s {target} /link") as name, DockerEnvironment(name, limits=limits) as env:
         before = env.run("cat /proc/self/oom_score_adj").unwrap().output
-        tried = env.run("readlink /link; echo 500 > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj").unwrap().output
+        command = "exec 2>&1; readlink /link; echo 500 > /proc/self/oom_score_adj; cat /proc/self/oom_score_adj"
+        tried = env.run(command).unwrap().output
         assert tried.startswith(f"{target}\n")
         assert tried.endswith(f"Permission denied\n{before}")
