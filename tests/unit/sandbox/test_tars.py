@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import tarfile
@@ -77,7 +78,6 @@ HOSTILE = {
     "a size without end": (header(record(b"9223372036854775807", b"size")) + file("a", kind=b"Z"), "unexpected end"),
     "holes below zero": (holes(-(10**12)), "negative size"),
     "a size that is none": (header(record(b"x", b"GNU.sparse.realsize")) + file("a"), "damaged"),
-    "a name in no character set": (header(record(b"\xff", b"hdrcharset")) + file("a"), "damaged"),
     "digits that are searched three times": (
         header(record(b"1" * 5500)+ record(b"1", b"GNU.sparse.size")) * 4 + links(1, "1" * 5700), "too many digits"),
     "records that end nowhere": (header(b"5 aaa" * 10_000 + b"="), "invalid"),
@@ -144,7 +144,7 @@ def _load(content: bytes, folder: Path) -> None:
 
 @pytest.mark.parametrize("read", [_unpack, _load])
 @pytest.mark.parametrize(
-    "what", ["digits in a row", "a name without end", "a size below zero", "a name in no character set", "holes below zero"]
+    "what", ["digits in a row", "a name without end", "a size below zero", "a size that is none", "holes below zero"]
 )
 def test_downloads_and_checkpoints_are_read_so(what: str, read: Callable[[bytes, Path], None], tmp_path: Path) -> None:
     content, problem = HOSTILE[what]
@@ -161,10 +161,10 @@ def test_holes_of_a_download_count_as_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_workspace_that_was_uploaded_is_read_so(what: str) -> None:
-    base = InitialWorkspace(1 << 20)
-    base.keep(HOSTILE[what][0] + links(1, "end"))
-    assert base.content(b"link-0", 10) is None
-    assert "no archive" in base.lost
+    with contextlib.closing(InitialWorkspace(1 << 20)) as base:
+        base.keep(HOSTILE[what][0] + links(1, "end"))
+        assert base.content(b"link-0", 10) is None
+        assert "no archive" in base.lost
 
 
 def test_a_guarded_file_goes_back_as_well() -> None:
