@@ -17,8 +17,8 @@ from sandbox.errors import ErrorCode, OperationError, SandboxUnavailableError
 from sandbox.guest.protocol.chunks import ChunkReader
 from sandbox.guest.protocol.records import FILE, FOLDER, HOME, LINK, PART, WORKSPACE, check_sessions
 from sandbox.readers import limit, phrased
-from sandbox.tars import GuardedFile, UnsafeTarError, each_member, open_tar
 from sandbox.text.wording import size
+from sandbox.transfers.tars import GuardedFile, UnsafeTarError, each_member, open_tar
 
 from .checkpoint import Checkpoint, summary
 from .store import Store, content_reader, parts_of

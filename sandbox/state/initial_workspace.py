@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import IO, BinaryIO, cast
 
-from sandbox.tars import GuardedFile, UnsafeTarError, each_member, open_tar
+from sandbox.transfers.tars import GuardedFile, UnsafeTarError, each_member, open_tar
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from typing import BinaryIO
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.readers import limit as limit_words
 from sandbox.readers import phrased
-from sandbox.tars import GuardedFile, UnsafeTarError, each_member, open_tar
 
 from . import folders
+from .tars import GuardedFile, UnsafeTarError, each_member, open_tar
 
 CHUNK = 256 * 1024
 BLOCK = tarfile.BLOCKSIZE

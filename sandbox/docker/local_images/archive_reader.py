@@ -1,6 +1,6 @@
 """Read the archive of an image, in the format of ``docker save``, which anybody may have written. Nothing of it is unpacked.
 
-Everything is bounded before it is read: bytes by the limit of the caller, headers by ``sandbox.tars``, members and layers
+Everything is bounded before it is read: bytes by the limit of the caller, headers by ``sandbox.transfers.tars``, members and layers
 by number.
 """
 
@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, TypeGuard, cast
 from sandbox.docker.builds.engine_images import MOST_LAYERS
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.readers import Hint
-from sandbox.tars import ForwardFile, GuardedFile, UnsafeTarError, each_member, open_tar
 from sandbox.text.wording import size, value_text
+from sandbox.transfers.tars import ForwardFile, GuardedFile, UnsafeTarError, each_member, open_tar
 
 from .packed import damaged, unpacked
 

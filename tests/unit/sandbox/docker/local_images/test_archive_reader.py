@@ -20,7 +20,7 @@ from sandbox.docker.local_images.archive_reader import ArchiveReader
 from sandbox.docker.local_images.image_config import clean_config, left_out
 from sandbox.docker.local_images.names import importable_name
 from sandbox.errors import ErrorCode
-from sandbox.tars import each_member
+from sandbox.transfers.tars import each_member
 
 if sys.version_info >= (3, 14):
     from compression import zstd

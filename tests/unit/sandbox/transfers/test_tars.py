@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import tars
 from sandbox.errors import ErrorCode, OperationError
 from sandbox.state.checkpoint_file import load
 from sandbox.state.initial_workspace import InitialWorkspace
 from sandbox.state.store import Store
-from sandbox.tars import ForwardFile, GuardedFile, UnsafeTarError, each_member, open_tar
+from sandbox.transfers import tars
 from sandbox.transfers.archives import unpack
+from sandbox.transfers.tars import ForwardFile, GuardedFile, UnsafeTarError, each_member, open_tar
 
 
 def header(records: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
@@ -77,7 +77,7 @@ HOSTILE = {
     "a size below zero in a pax header": (header(record(b"-512", b"size")) + file("a", kind=b"Z"), "negative size"),
     "a size without end": (header(record(b"9223372036854775807", b"size")) + file("a", kind=b"Z"), "unexpected end"),
     "holes below zero": (holes(-(10**12)), "negative size"),
-    "a size that is none": (header(record(b"x", b"GNU.sparse.realsize")) + file("a"), "damaged"),
+    "a size that is no number": (header(record(b"x", b"GNU.sparse.realsize")) + file("a"), "damaged"),
     "digits that are searched three times": (
         header(record(b"1" * 5500)+ record(b"1", b"GNU.sparse.size")) * 4 + links(1, "1" * 5700), "too many digits"),
     "records that end nowhere": (header(b"5 aaa" * 10_000 + b"="), "invalid"),
@@ -144,7 +144,7 @@ def _load(content: bytes, folder: Path) -> None:
 
 @pytest.mark.parametrize("read", [_unpack, _load])
 @pytest.mark.parametrize(
-    "what", ["digits in a row", "a name without end", "a size below zero", "a size that is none", "holes below zero"]
+    "what", ["digits in a row", "a name without end", "a size below zero", "a size that is no number", "holes below zero"]
 )
 def test_downloads_and_checkpoints_are_read_so(what: str, read: Callable[[bytes, Path], None], tmp_path: Path) -> None:
     content, problem = HOSTILE[what]
