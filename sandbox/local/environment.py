@@ -199,7 +199,9 @@ class LocalBackend:
         return GuestStream(self.stream, place, {"isolated": False})
 
     def _environ(self) -> dict[str, str]:
-        fixed = {"LANG": "C.UTF-8", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}  # see docker/container
+        fixed = {"TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}  # see docker/container
+        if "LANG" not in self._env:
+            fixed["LC_CTYPE"] = "C.UTF-8"
         return {**self._variables, **fixed, **self._env}
 
     def serve(self, asked: LocalBackend, request: StartRequest) -> Mapping[str, str]:

@@ -193,10 +193,13 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
 def _may_be_interference(error: SandboxError) -> bool:
     """Return whether another user, or one with another home, may have interfered: our locks do not reach them.
 
-    An image, volume or container was removed or in use, or the volume failed its check, as it does if two processes fill it.
+    An image, volume or container was removed or in use, or the volume failed its check, as it does if two processes fill it. Of a
+    container that is removed while it starts, Docker says with status 500 that a file of its own is missing.
     """
     cause = error.__cause__
-    taken = isinstance(cause, docker.errors.APIError) and cause.status_code in (404, 409)
+    taken = isinstance(cause, docker.errors.APIError) and (
+        cause.status_code in (404, 409) or "no such file or directory" in str(cause)
+    )
     return taken or error.code in (ErrorCode.image_not_found, ErrorCode.setup_failed)
 
 

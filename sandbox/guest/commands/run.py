@@ -373,7 +373,8 @@ class RunRequest:
             processes.changes.skip(command.id)
             return None
         with processes.spawner.acting_as_user:
-            return processes.changes.look(command.id, command.ended - command.started, left > 0)
+            others = any(other is not command and not other.tree_empty for other in processes.alive)
+            return processes.changes.look(command.id, command.ended - command.started, left > 0, others)
 
     def _answer(self, fields: dict[str, Any], blob: bytes = b"") -> None:
         """Reply with ``fields``, once, after the stream of the output."""

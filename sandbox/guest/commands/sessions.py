@@ -42,21 +42,22 @@ _CHANGES = (
     r"(?:^|[;&|({\s])(?:(?:cd|pushd|popd|export|declare|source|unset|alias|\.)\s|[A-Za-z_][A-Za-z0-9_]*=\S*\s*(?:;|\n|&|$))"
 )
 
-DUMP = "builtin declare -f; builtin declare -Fx; builtin printf '\\0'; builtin declare -p; builtin printf '\\0'"
-DUMP_NOTHING = "printf '\\0\\0'"
+DUMP = 'builtin declare -f; builtin declare -Fx; builtin printf "\\0"; builtin declare -p; builtin printf "\\0"'
+DUMP_NOTHING = 'printf "\\0\\0"'
 RESTORE = (
     """builtin printf -v __gamebox_carried %s "$@"; set --; { eval "$__gamebox_carried"; } 2>/dev/null; """
     """builtin unset __gamebox_carried; """
 )
 # Saves the state after the command, or on the way out if the command leaves by itself (exit, set -e). A command that sets an EXIT
 # trap of its own keeps it. Nothing here starts a process. All of it is one line: the shell counts the command's lines from 1, and
-# after a command with an unclosed quote bash would not understand a further line.
+# after a command with an unclosed quote bash would not understand a further line. What saves is a variable and no function, which
+# bash would have to print each time; but a function would not call a trap for DEBUG.
 _PRELUDE = (
-    """__gamebox_save() { [ "${__gamebox_saved-}" ] || { """
-    """BUILTINprintf '%s\\0' "$PWD"; BUILTINexport -p; BUILTINprintf '\\0'; """
-    """DUMP; } >&FD; }; trap '{ set +x; __gamebox_save; } 2>/dev/null' EXIT; """
+    """__gamebox_save='[ "${__gamebox_saved-}" ] || { NO_DEBUG{ """
+    """BUILTINprintf "%s\\0" "$PWD"; BUILTINexport -p; BUILTINprintf "\\0"; """
+    """DUMP; } >&FD; }'; trap '{ set +x; BUILTINeval "$__gamebox_save"; } 2>/dev/null' EXIT; """
     """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
-    """{ __gamebox_status=$?; set +x; __gamebox_save; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
+    """{ __gamebox_status=$?; set +x; BUILTINeval "$__gamebox_save"; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
 )
 # For a command whose state nothing carries over.
 _PRELUDE_WITHOUT_STATE = """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
@@ -74,10 +75,9 @@ _SHELL_VARIABLES = frozenset(
     | {"OLDPWD", "PWD", "SHLVL", "TERM", "PATH", "SHELL", "COPROC"}
 )
 _VARIABLE = r"(?m)^declare -(\S+) ([A-Za-z_][A-Za-z0-9_]*)(=?)"
-# Functions that do not carry over: ours, and those that replace a builtin which the lines around a command use.
-_NOT_CARRIED = r"(?m)^(?:__gamebox_save|builtin|declare|eval|exit|export|printf|return|set|shift|trap|unset|\[|:) \(\) *\n"
+# Functions that do not carry over: they replace a builtin which the lines around a command use.
+_NOT_CARRIED = r"(?m)^(?:builtin|declare|eval|exit|export|printf|return|set|shift|trap|unset|\[|:) \(\) *\n"
 _NOT_CARRIED_WHOLE = _NOT_CARRIED + r"\{ *\n(?: .*\n)*\}.*\n"
-_OWN_FUNCTION = "__gamebox_save () \n{ \n"
 _DECLARATION = r"(?m)^(?:declare -[a-zA-Z]*x[a-zA-Z]*|export) ([A-Za-z_][A-Za-z0-9_]*)(=?)"
 _ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "E": "\x1b", "e": "\x1b"}
 _PIECE = r"""(?s)'([^']*)'|"((?:[^"\\]|\\.)*)"|\$'((?:[^'\\]|\\.)*)'|\\(.)|([^\s'"\\$]+)"""
@@ -227,7 +227,7 @@ def build_shell_argv(
 def _build_text(bash: bool, fd: int | None, carries: bool, unexport_shell: bool) -> str:
     text = _PRELUDE_WITHOUT_STATE if fd is None else _PRELUDE
     text = text.replace("FD", str(fd)).replace("BUILTIN", "builtin " if bash else "")
-    text = text.replace("DUMP", DUMP if bash else DUMP_NOTHING)
+    text = text.replace("DUMP", DUMP if bash else DUMP_NOTHING).replace("NO_DEBUG", "builtin trap - DEBUG; " if bash else "")
     text = text.replace("LOCAL", _UNEXPORT_SHELL if unexport_shell else "")
     if not bash:
         text = text.replace("__gamebox_command=$1; shift;", _FIRST_LINE)
@@ -324,8 +324,8 @@ def parse_functions(text: str) -> str:
 
     Returns "" if one that may not carry over cannot be told from the rest, because it contains a here-document.
     """
-    if not text or (text.startswith(_OWN_FUNCTION) and text.find("\n", text.find("\n}") + 1) == len(text) - 1):
-        return ""  # no function but ours
+    if not text:
+        return ""
     import re
 
     carried = re.sub(_NOT_CARRIED_WHOLE, "", text)

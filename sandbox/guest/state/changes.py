@@ -1,7 +1,8 @@
 """Which files of the workspace changed while a command ran, by comparing the lstat of every file before and after.
 
-A look costs about 0.6 ms per 1,000 entries. It happens before a command's reply, so it has a budget: if the tree cannot be scanned
-in time, its changes are reported with a later command that has more time. ``changes`` on the host has no budget.
+A look costs 0.6 to 1.5 ms per 1,000 entries, or nothing where the kernel says that nothing changed (``tree_watch.py``). It happens
+before a command's reply, so it has a budget: if the tree cannot be scanned in time, its changes are reported with a later command
+that has more time. ``changes`` on the host has no budget.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from ..builtin import Lock
 from ..loop.context import Place
 from .tree_states import SKIPPED, TYPE, UNREPORTED, TooLateError, TooMuchError, TreeReader, state_of, to_dictionary
+from .tree_watch import TreeWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Tracker:
         self._wanted = wanted
         self._lock = Lock()  # workers hold it during long scans: the reactor does not wait for it
         self._reader = TreeReader(os.path.join(os.path.dirname(place.launcher), "tree_states.so"))
+        self._watch = TreeWatch(place.workspace, self._reader)
         self._states: States | bytes | None = None
         self._cost = 0.0
         self._since: str | None = None
@@ -53,6 +56,7 @@ class Tracker:
         """Load what the first look needs."""
         if self._wanted:
             self._reader.load()
+            self._watch.open()
 
     def begin(self, acting: ActingOnFiles | None = None) -> None:
         """Note that a command is about to start, and scan the tree if that has not been done yet, ``acting`` as the user."""
@@ -60,6 +64,7 @@ class Tracker:
         self._running += 1
         if not self._wanted or self._states is not None:
             return
+        self.get_ready()
         if self._cost > MOST_SECONDS:
             self._cost *= 0.9  # so that a tree that has become smaller is tried again
         elif acting is None:
@@ -85,20 +90,23 @@ class Tracker:
         self._running -= 1
         self._since = self._since or ident
 
-    def look(self, ident: str, seconds: float, left: bool) -> dict[str, Any] | None:
+    def look(self, ident: str, seconds: float, left: bool, others: bool = False) -> dict[str, Any] | None:
         """Return the notice of what changed, after a command that took ``seconds``; None if nothing did, or for lack of time.
 
-        ``left`` says that processes of the command go on.
+        ``left`` says that processes of the command go on, ``others`` that those of other commands do: they may write into files
+        that they have mapped, of which there is no notice until they end.
         """
         self._running -= 1
         budget = min(MOST_SECONDS, max(LEAST_SECONDS, seconds / 10))
         if self._states is None or not self._lock.acquire(blocking=False):
             return None
         try:
-            if self._cost > budget:
-                self._cost *= 0.9  # so that a tree that has become smaller is tried again
-                raise TooMuchError
-            before, self._states = self._states, self._scan(b"", budget)
+            before = self._states
+            if left or others or not self._watch.is_unchanged():
+                if self._cost > budget:
+                    self._cost *= 0.9  # so that a tree that has become smaller is tried again
+                    raise TooMuchError
+                self._states = self._scan(b"", budget)
         except TooMuchError:
             self._since = self._since or ident
             return None
@@ -194,7 +202,8 @@ class Tracker:
         """Return the states of everything below a folder of the workspace. Raises TooMuchError."""
         spent = time.thread_time()
         try:
-            return self._reader.read(os.path.join(self._workspace, below), seconds, max(seconds, CLOCK_SECONDS))
+            watch = None if below else self._watch
+            return self._reader.read(os.path.join(self._workspace, below), seconds, max(seconds, CLOCK_SECONDS), watch)
         except OSError:
             return {}
         finally:

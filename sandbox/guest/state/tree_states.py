@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .tree_watch import TreeWatch
+
     States = dict[bytes, int]
 
 # About 50 bytes of the guest's memory each, or 200 as a dictionary.
@@ -52,49 +54,63 @@ class _Limits(ctypes.Structure):
     )
 
 
+class Watching(ctypes.Structure):
+    """How ``read_tree`` watches the folders that it reads: see ``tree_states.c``."""
+
+    _fields_ = (("inotify", ctypes.c_int32), ("hidden", ctypes.c_int32), ("folders", ctypes.c_int32), ("blind", ctypes.c_int32))
+
+
 class TreeReader:
     """Reads the states of trees. ``library`` is the path of the compiled function; if it is not there, Python does the same."""
 
     def __init__(self, library: str) -> None:
-        self._library = library
-        self._function: Any = None
+        self._path = library
         self._room = _LEAST_ROOM
+        self._loaded = False
+        self.library: Any = None
+        """The compiled functions, if they could be loaded and this kernel has what they need."""
 
-    def read(self, top: bytes, cpu_seconds: float, clock_seconds: float) -> States | bytes:
+    def read(self, top: bytes, cpu_seconds: float, clock_seconds: float, watch: TreeWatch | None = None) -> States | bytes:
         """Return the states of everything below a folder: as a dictionary, or as records that equal those of an unchanged tree.
 
-        Gives up after these seconds of this thread's CPU time, and by the clock. Raises OSError if the folder cannot be opened,
-        TooMuchError, TooLateError.
+        ``watch`` is told what changes from now on. Gives up after these seconds of this thread's CPU time, and by the clock.
+        Raises OSError if the folder cannot be opened, TooMuchError, TooLateError.
         """
         self.load()
-        if self._function:
+        if self.library:
             fd = os.open(top, DIRECTORY)
+            watching = Watching(inotify=-1) if watch is None else watch.begin(fd)
             try:
-                records = self._read_records(fd, time.thread_time() + cpu_seconds, time.monotonic() + clock_seconds)
+                records = self._read_records(fd, time.thread_time() + cpu_seconds, time.monotonic() + clock_seconds, watching)
             finally:
                 os.close(fd)
             if records is not None:
+                if watch is not None:
+                    watch.end(watching)
                 return records
-            self._function = False
+            self.library = None
         return _read_in_python(top, time.thread_time() + cpu_seconds, time.monotonic() + clock_seconds)
 
     def load(self) -> None:
         """Load the library, if that has not been done."""
-        if self._function is not None:
+        if self._loaded:
             return
+        self._loaded = True
         try:
-            self._function = ctypes.CDLL(self._library).read_tree
-            self._function.restype = ctypes.c_int64
+            self.library = ctypes.CDLL(self._path)
+            self.library.read_tree.restype = ctypes.c_int64
         except OSError:  # a guest outside of a sandbox
-            self._function = False
+            self.library = None
 
-    def _read_records(self, fd: int, cpu_seconds: float, clock_seconds: float) -> bytes | None:
+    def _read_records(self, fd: int, cpu_seconds: float, clock_seconds: float, watching: Watching) -> bytes | None:
         """Return the records, or None if the function needs a system call that this kernel does not have."""
         limits = _Limits(ENTRIES, LEVELS, cpu_seconds, clock_seconds, b"\0".join(SKIPPED) + b"\0\0")
         size = _NO_ROOM
         while size == _NO_ROOM and self._room <= _MOST_ROOM:
             buffer = ctypes.create_string_buffer(self._room)
-            size = self._function(fd, buffer, ctypes.c_size_t(self._room), ctypes.byref(limits))
+            size = self.library.read_tree(
+                fd, buffer, ctypes.c_size_t(self._room), ctypes.byref(limits), ctypes.byref(watching)
+            )
             if size == _NO_ROOM:
                 self._room *= 2
         if size in (_TOO_MUCH, _NO_ROOM):

@@ -1,0 +1,93 @@
+"""Whether anything in a tree may have changed since its states were read: the kernel's notices of its folders (inotify).
+
+Most commands change nothing, and without notices each would cost a stat of every file. A notice says only that the states have to
+be read again. Folders that have no states (``node_modules``, ``.git``) are watched for new names, because a file that is linked
+into one can be written there. Whatever can change without a notice keeps the tree from being watched: a file with several names,
+another file system, a folder that the user cannot read, more than FOLDERS folders.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .tree_states import Watching
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .tree_states import TreeReader
+
+FOLDERS = 2000  # about 2 us each for every look that reads, and 1 KiB of the kernel's memory
+# Kinds of notices (inotify(7)).
+CREATED, MOVED_HERE, RAN_OVER, IS_FOLDER = 0x100, 0x80, 0x4000, 0x40000000
+# The kernel lets a user have 128 instances on a machine. Each sandbox has a uid of its own for this one, above all that images use.
+FIRST_UID = 1 << 31
+_EVERY_UID = ["0", "0", "4294967295"]
+
+
+class TreeWatch:
+    """Watches one tree. All methods are for one thread at a time, ``open`` for one that acts as root."""
+
+    def __init__(self, top: bytes, reader: TreeReader) -> None:
+        self._top = top
+        self._reader = reader
+        self._inotify = -1
+        self._opened = False
+        self._identity: tuple[int, int] | None = None
+        self._changed = self._new_folders = True
+        self._blind = False
+
+    def open(self) -> None:
+        """Begin to watch with the next read, if this is root of the machine, who may be somebody else for a moment; once."""
+        library = None if self._opened else self._reader.library
+        self._opened = True
+        if library is not None and os.geteuid() == 0 and _is_every_uid_here():
+            self._inotify = library.open_inotify(FIRST_UID + int.from_bytes(os.urandom(3), "little"))
+
+    def is_unchanged(self) -> bool:
+        """Return whether surely nothing changed since the last complete read, unless by a process that goes on."""
+        if self._inotify < 0:
+            return False
+        kinds = self._reader.library.take_notices(self._inotify)
+        if kinds:
+            self._changed = True
+            self._new_folders |= bool(kinds & RAN_OVER or (kinds & IS_FOLDER and kinds & (CREATED | MOVED_HERE)))
+        return not self._changed and self._identity == _identity(self._top)
+
+    def begin(self, folder: int) -> Watching:
+        """Return how to watch what is now read of the tree, whose open ``folder`` this is."""
+        status = os.fstat(folder)
+        if self._identity not in (None, (status.st_dev, status.st_ino)):
+            self._close()
+        self._identity = (status.st_dev, status.st_ino)
+        self.is_unchanged()  # so that notices from now on are of changes from now on
+        self._changed = True
+        return Watching(-1 if self._blind else self._inotify, self._new_folders, FOLDERS, 0)
+
+    def end(self, watching: Watching) -> None:
+        """Take over how the tree is watched after a complete read."""
+        watched = watching.inotify >= 0 and not watching.blind
+        self._changed = not watched
+        self._new_folders = not watched
+        self._blind = bool(watching.blind)  # the next read finds out whether that is over, before one watches again
+        if watching.folders < 0:
+            self._close()
+
+    def _close(self) -> None:
+        """Stop watching for good."""
+        if self._inotify >= 0:
+            os.close(self._inotify)
+        self._inotify = -1
+
+
+def _identity(path: bytes) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _is_every_uid_here() -> bool:
+    """Return whether this is no user namespace: in one, instances are counted for the user who made it as well."""
+    with open("/proc/self/uid_map") as file:
+        return file.read().split() == _EVERY_UID
