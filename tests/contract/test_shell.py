@@ -70,6 +70,7 @@ def test_what_is_given_for_one_run_is_not_kept(run: Run, env: SandboxedEnvironme
         ("kill -9 $$", None),
         ("kill -15 $$", None),
         ("exec 0<&- 1>&- 2>&-", 0),
+        ("""[ -z "$BASH_VERSION" ] || trap 'echo traced' DEBUG""", 0),
     ],
 )
 def test_no_command_loses_its_session(run: Run, folder: str, command: str, exit_code: int | None) -> None:

@@ -196,3 +196,11 @@ def test_an_image_that_is_there_is_not_pulled(client: docker.DockerClient, base:
         assert ensure_image(client, f"{name}:1", report=print, pull=True) == base
     finally:
         client.images.remove(f"{name}:1")
+
+
+def test_text_is_utf_8_unless_the_caller_has_another_language() -> None:
+    count = """printf '\\303\\244' | wc -m; echo "$LANG,$LC_CTYPE" """
+    with DockerEnvironment() as env:
+        assert env.run(count).unwrap().output == "1\n,C.UTF-8\n"
+    with DockerEnvironment(env={"LANG": "C"}) as env:
+        assert env.run(count).unwrap().output == "2\nC,\n"

@@ -31,10 +31,9 @@ from .image_problems import volume_mounts
 from .profiles import Profile
 
 VAR_TMP, SPILL, SHM = "/var/tmp", "/run/gamebox", "/dev/shm"
-# What an image wants to have loaded into its own programs does not belong in the guest, which has a libc of its own.
 ENCODING = "C.UTF-8"
-"""The value of LC_CTYPE. Not of LANG: a program of glibc then opens files for twelve categories that say the same as none, which takes
-longer than the rest of bash's start."""
+"""The value of LC_CTYPE. Not of LANG, with which each program of glibc opens files for twelve categories: 0.15 ms more."""
+# What an image wants to have loaded into its own programs does not belong in the guest, which has a libc of its own.
 _DEAF = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GLIBC_TUNABLES")
 
 
