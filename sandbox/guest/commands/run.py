@@ -13,6 +13,7 @@ from . import limit_hits, sessions
 from .command import Command, describe_command
 from .cpu_limit import CpuLimit
 from .packets import Spec
+from .plain_commands import is_plain
 from .processes import MOST_NAMED, Processes
 from .sessions import Session
 from .terminal import TERM
@@ -84,6 +85,7 @@ class RunRequest:
         self._wait_timer: Timer | None = None
         self._turn: Callable[[], None] | None = None
         self._wait_notices: list[dict[str, Any]] = []
+        self._plain = False
 
     def wait_for_session(self, event: Callable[[str], None]) -> None:
         """Wait for the session's foreground command to end, for at most ``timeout_seconds``, then start."""
@@ -178,11 +180,14 @@ class RunRequest:
                 raise Fault("shell_not_found")
             carried = sessions.build_carried_arguments(session.functions, session.variables, env)
             state_fd = shell[1] if self._foreground else None
+            self._plain = not carried and state_fd is not None and sessions.is_bash(shell[0]) and is_plain(args["command"], env)
             adds_shell = self._processes.isolated and "SHELL" not in env and sessions.is_bash(shell[0])
             if adds_shell:
                 uid = self._processes.place.uid if session.user is None else session.user.uid
                 env["SHELL"] = users.find_login_shell(uid)
-            argv = sessions.build_shell_argv(shell[0], state_fd, args["command"], carried, unexport_shell=adds_shell)
+            argv = sessions.build_shell_argv(
+                shell[0], state_fd, args["command"], carried, plain=self._plain, unexport_shell=adds_shell
+            )
         return Spec(
             argv,
             env,
@@ -311,7 +316,11 @@ class RunRequest:
         """Take over the state that the shell left. Returns notices of what does not carry over."""
         if not self._foreground or command.stop_reason is not None or self._args.get("argv") is not None:
             return []
-        state = sessions.parse_state(data)
+        if self._plain and (folder := sessions.parse_folder(data)) is not None:
+            if self._args.get("cwd") is None:
+                self._session.cwd = folder
+            return []
+        state = None if self._plain else sessions.parse_state(data)
         if state is None:
             if len(data) == sessions.STATE_LIMIT:
                 return [{"code": "session_not_kept", "names": []}]
@@ -372,9 +381,9 @@ class RunRequest:
         if self._reply is None:
             processes.changes.skip(command.id)
             return None
-        with processes.spawner.acting_as_user:
-            others = any(other is not command and not other.tree_empty for other in processes.alive)
-            return processes.changes.look(command.id, command.ended - command.started, left > 0, others)
+        others = any(other is not command and not other.tree_empty for other in processes.alive)
+        acting = processes.spawner.acting_as_user
+        return processes.changes.look(command.id, command.ended - command.started, left > 0, others, acting)
 
     def _answer(self, fields: dict[str, Any], blob: bytes = b"") -> None:
         """Reply with ``fields``, once, after the stream of the output."""

@@ -59,6 +59,8 @@ _PRELUDE = (
     """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
     """{ __gamebox_status=$?; set +x; BUILTINeval "$__gamebox_save"; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
 )
+# For a plain command (``plain_commands.py``): it leaves a folder, and sets no traps.
+_PRELUDE_OF_PLAIN = """LOCALeval "$1"; __gamebox_status=$?; BUILTINprintf '%s\\0' "$PWD" >&FD; exit $__gamebox_status"""
 # For a command whose state nothing carries over.
 _PRELUDE_WITHOUT_STATE = """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
 # busybox counts the lines of what it evaluates from 0: the command gets a line more, which is the second argument.
@@ -212,20 +214,26 @@ def is_bash(shell: str) -> bool:
 
 
 def build_shell_argv(
-    shell: str, fd: int | None, command: str, carried: tuple[str, ...] | list[str] = (), *, unexport_shell: bool = False
+    shell: str,
+    fd: int | None,
+    command: str,
+    carried: tuple[str, ...] | list[str] = (),
+    *,
+    plain: bool = False,
+    unexport_shell: bool = False,
 ) -> list[str]:
     """Return the argv that runs ``command`` and writes the state to ``fd``, or nowhere if it is None.
 
-    ``carried`` comes from ``build_carried_arguments``. ``unexport_shell`` says that SHELL is in the environment only for bash
-    itself, see ``users.find_login_shell``.
+    ``carried`` comes from ``build_carried_arguments``. A bash writes only its folder for a ``plain`` command, which has none of
+    them. ``unexport_shell`` says that SHELL is in the environment only for bash itself, see ``users.find_login_shell``.
     """
     bash = is_bash(shell)
-    text = _build_text(bash, fd, bool(carried), unexport_shell)
+    text = _build_text(bash, fd, bool(carried), plain, unexport_shell)
     return [shell, "-c", text, os.path.basename(shell), command, *(carried if bash else ("\n",))]
 
 
-def _build_text(bash: bool, fd: int | None, carries: bool, unexport_shell: bool) -> str:
-    text = _PRELUDE_WITHOUT_STATE if fd is None else _PRELUDE
+def _build_text(bash: bool, fd: int | None, carries: bool, plain: bool, unexport_shell: bool) -> str:
+    text = _PRELUDE_WITHOUT_STATE if fd is None else _PRELUDE_OF_PLAIN if plain else _PRELUDE
     text = text.replace("FD", str(fd)).replace("BUILTIN", "builtin " if bash else "")
     text = text.replace("DUMP", DUMP if bash else DUMP_NOTHING).replace("NO_DEBUG", "builtin trap - DEBUG; " if bash else "")
     text = text.replace("LOCAL", _UNEXPORT_SHELL if unexport_shell else "")
@@ -285,6 +293,12 @@ def parse_state(data: bytes) -> State | None:
     if not env:
         return None
     return cwd, env, parse_functions(functions), _parse_variables(variables)
+
+
+def parse_folder(data: bytes) -> str | None:
+    """Parse what the shell left of a plain command; None if it is not complete."""
+    parts = data[:STATE_LIMIT].split(b"\0")
+    return os.fsdecode(parts[-2]) if len(parts) > 1 and parts[-2].startswith(b"/") else None
 
 
 def parse_exports(text: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ import stat
 import time
 
 from ..builtin import Lock
+from ..kernel import ActingOnFiles
 from ..loop.context import Place
 from .tree_states import SKIPPED, TYPE, UNREPORTED, TooLateError, TooMuchError, TreeReader, state_of, to_dictionary
 from .tree_watch import TreeWatch
@@ -20,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..kernel import ActingOnFiles
     from .tree_states import States
 
 # A look may cost a tenth of the command's own time, within these bounds, in CPU time: on a busy machine the same look takes longer
@@ -29,14 +29,15 @@ LEAST_SECONDS, MOST_SECONDS = 0.003, 0.05
 CLOCK_SECONDS = 0.05
 BASE_SECONDS = 1.0  # for the first look, in a worker
 NAMES, NAME_CHARS = 10, 100
+AS_BEFORE = ActingOnFiles(0, 0, wanted=False)
 LAST = 500
 
 
 class Tracker:
     """The states of the workspace's files at the last look.
 
-    ``begin``, ``skip`` and ``look`` are for the reactor, ``absorb`` is for any worker. All act on files as the sandbox's user:
-    files that this user cannot see are not reported.
+    ``begin``, ``skip`` and ``look`` are for the reactor, ``absorb`` is for any worker. All act on files as the sandbox's user, the
+    first ones by ``acting``: files that this user cannot see are not reported.
     """
 
     def __init__(self, place: Place, wanted: bool) -> None:
@@ -58,7 +59,7 @@ class Tracker:
             self._reader.load()
             self._watch.open()
 
-    def begin(self, acting: ActingOnFiles | None = None) -> None:
+    def begin(self, acting: ActingOnFiles = AS_BEFORE) -> None:
         """Note that a command is about to start, and scan the tree if that has not been done yet, ``acting`` as the user."""
         self._crowded = self._crowded or self._running > 0
         self._running += 1
@@ -67,17 +68,12 @@ class Tracker:
         self.get_ready()
         if self._cost > MOST_SECONDS:
             self._cost *= 0.9  # so that a tree that has become smaller is tried again
-        elif acting is None:
-            self._scan_first(MOST_SECONDS)
-        else:
-            with acting:
-                self._scan_first(MOST_SECONDS)
+        elif self._lock.acquire(blocking=False):
+            self._scan_first(acting)
 
-    def _scan_first(self, seconds: float) -> None:
-        if not self._lock.acquire(blocking=False):
-            return
+    def _scan_first(self, acting: ActingOnFiles) -> None:
         try:
-            self._states = self._scan(b"", seconds)
+            self._states = self._scan(b"", MOST_SECONDS, acting)
         except TooLateError:
             pass
         except TooMuchError:
@@ -90,7 +86,9 @@ class Tracker:
         self._running -= 1
         self._since = self._since or ident
 
-    def look(self, ident: str, seconds: float, left: bool, others: bool = False) -> dict[str, Any] | None:
+    def look(
+        self, ident: str, seconds: float, left: bool, others: bool = False, acting: ActingOnFiles = AS_BEFORE
+    ) -> dict[str, Any] | None:
         """Return the notice of what changed, after a command that took ``seconds``; None if nothing did, or for lack of time.
 
         ``left`` says that processes of the command go on, ``others`` that those of other commands do: they may write into files
@@ -106,7 +104,7 @@ class Tracker:
                 if self._cost > budget:
                     self._cost *= 0.9  # so that a tree that has become smaller is tried again
                     raise TooMuchError
-                self._states = self._scan(b"", budget)
+                self._states = self._scan(b"", budget, acting)
         except TooMuchError:
             self._since = self._since or ident
             return None
@@ -198,12 +196,13 @@ class Tracker:
             except TooMuchError:
                 self._states = None
 
-    def _scan(self, below: bytes, seconds: float) -> States | bytes:
+    def _scan(self, below: bytes, seconds: float, acting: ActingOnFiles = AS_BEFORE) -> States | bytes:
         """Return the states of everything below a folder of the workspace. Raises TooMuchError."""
         spent = time.thread_time()
+        watch = None if below else self._watch
         try:
-            watch = None if below else self._watch
-            return self._reader.read(os.path.join(self._workspace, below), seconds, max(seconds, CLOCK_SECONDS), watch)
+            with acting:
+                return self._reader.read(os.path.join(self._workspace, below), seconds, max(seconds, CLOCK_SECONDS), watch)
         except OSError:
             return {}
         finally:
