@@ -50,6 +50,17 @@ def test_folder_and_variables_carry_over(run: Run, env: SandboxedEnvironment, fo
     assert done(run('printf %s "${KEEP1-unset}"')).output == "unset"
 
 
+@pytest.mark.needs("bash")
+@pytest.mark.parametrize("function", ["", "keep3() { echo kept; }"])
+def test_a_plain_command_loses_nothing(run: Run, env: SandboxedEnvironment, folder: str, function: str) -> None:
+    done(run(f"export KEEP1=one; KEEP2=two; {function}"))
+    assert done(run(f"cd {folder} && ls -a | cat > /dev/null", env={"KEEP1": "given"})).cwd == f"{folder_of(env)}/{folder}"
+    done(run("cd .. ; false", cwd=folder))
+    after = done(run('pwd; printf %s "$KEEP1,$KEEP2"; type keep3'))
+    assert after.output.startswith(f"{folder_of(env)}/{folder}\none,two")
+    assert after.exit_code == (0 if function else 1)
+
+
 def test_what_is_given_for_one_run_is_not_kept(run: Run, env: SandboxedEnvironment, folder: str) -> None:
     done(run("export KEEP1=mine"))
     assert done(run('printf %s "$KEEP1"; export KEEP3=new', env={"KEEP1": "given", "KEEP2": "x"}, cwd=folder)).output == "given"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
 PLAIN = frozenset(("cd", "echo", "false", "pwd", "true"))
 # What ``compgen -bk`` lists, of names that can be written with _NAME_CHARS; a test compares.
@@ -29,8 +29,8 @@ _CHARS = _NAME_CHARS + ",:@%+^~*?[]=' \t\n;&|<>"
 _UNSEEN = ("BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT")
 
 
-def is_plain(command: str, env: Mapping[str, str]) -> bool:
-    """Return whether a bash with the variables ``env`` surely has the same variables and functions after ``command``."""
+def is_plain(command: str, variables: Iterable[str]) -> bool:
+    """Return whether a bash that starts with these variables, and no functions, surely has the same ones after ``command``."""
     bare = _without_quotes(command)
     if bare is None or bare.strip(_CHARS) or "<<" in bare:
         return False
@@ -41,7 +41,7 @@ def is_plain(command: str, env: Mapping[str, str]) -> bool:
         name = simple.split(None, 1)[0] if not simple.isspace() and simple else "true"
         if name.strip(_NAME_CHARS) or name in _BUILTINS:
             return False
-    return not any(name in _UNSEEN or name.startswith("BASH_FUNC_") for name in env)
+    return not any(name in _UNSEEN or name.startswith("BASH_FUNC_") for name in variables)
 
 
 def _without_quotes(command: str) -> str | None:

@@ -180,7 +180,12 @@ class RunRequest:
                 raise Fault("shell_not_found")
             carried = sessions.build_carried_arguments(session.functions, session.variables, env)
             state_fd = shell[1] if self._foreground else None
-            self._plain = not carried and state_fd is not None and sessions.is_bash(shell[0]) and is_plain(args["command"], env)
+            self._plain = (
+                state_fd is not None
+                and not session.functions
+                and sessions.is_bash(shell[0])
+                and is_plain(args["command"], [*env, *session.variables])
+            )
             adds_shell = self._processes.isolated and "SHELL" not in env and sessions.is_bash(shell[0])
             if adds_shell:
                 uid = self._processes.place.uid if session.user is None else session.user.uid

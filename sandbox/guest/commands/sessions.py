@@ -60,7 +60,10 @@ _PRELUDE = (
     """{ __gamebox_status=$?; set +x; BUILTINeval "$__gamebox_save"; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
 )
 # For a plain command (``plain_commands.py``): it leaves a folder, and sets no traps.
-_PRELUDE_OF_PLAIN = """LOCALeval "$1"; __gamebox_status=$?; BUILTINprintf '%s\\0' "$PWD" >&FD; exit $__gamebox_status"""
+_PRELUDE_OF_PLAIN = (
+    """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
+    """__gamebox_status=$?; BUILTINprintf '%s\\0' "$PWD" >&FD; exit $__gamebox_status"""
+)
 # For a command whose state nothing carries over.
 _PRELUDE_WITHOUT_STATE = """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
 # busybox counts the lines of what it evaluates from 0: the command gets a line more, which is the second argument.
@@ -224,8 +227,8 @@ def build_shell_argv(
 ) -> list[str]:
     """Return the argv that runs ``command`` and writes the state to ``fd``, or nowhere if it is None.
 
-    ``carried`` comes from ``build_carried_arguments``. A bash writes only its folder for a ``plain`` command, which has none of
-    them. ``unexport_shell`` says that SHELL is in the environment only for bash itself, see ``users.find_login_shell``.
+    ``carried`` comes from ``build_carried_arguments``. A bash writes only its folder for a ``plain`` command.
+    ``unexport_shell`` says that SHELL is in the environment only for bash itself, see ``users.find_login_shell``.
     """
     bash = is_bash(shell)
     text = _build_text(bash, fd, bool(carried), plain, unexport_shell)
