@@ -35,7 +35,8 @@ struct limits {
 struct watch {
     int32_t inotify;
     int32_t hidden; /* whether to watch what is in skipped folders and in git's, too; else they are watched already */
-    int32_t folders; /* how many more folders may be watched */
+    int32_t folders; /* how many more folders may be watched; negative: there were more */
+    int32_t entries; /* the same for the entries of folders that have no states */
     int32_t blind; /* set if something can change without a notice */
 };
 
@@ -98,13 +99,14 @@ static void watch_folder(struct watch *watch, int folder, uint32_t mask)
 }
 
 /* Watch a folder whose entries have no states, and those in it, for new names: what is linked into them can be changed there. */
-static void watch_hidden(struct watch *watch, int above, const char *name, int levels)
+static void watch_hidden(struct tree *tree, int above, const char *name, int levels)
 {
     char entries[2048] __attribute__((aligned(8)));
+    struct watch *watch = tree->watch;
     if (watch->inotify < 0 || !watch->hidden || watch->blind)
         return;
     int folder = openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (folder < 0 || levels > MOST_HIDDEN_LEVELS)
+    if (folder < 0 || levels > MOST_HIDDEN_LEVELS || now(CLOCK_THREAD_CPUTIME_ID) > tree->limits->cpu_seconds)
         watch->blind = 1;
     else
         watch_folder(watch, folder, NAMES);
@@ -113,10 +115,10 @@ static void watch_hidden(struct watch *watch, int above, const char *name, int l
         for (long at = 0; at < size;) {
             const struct dirent64 *entry = (const void *)(entries + at);
             at += entry->d_reclen;
-            if (entry->d_type == DT_UNKNOWN)
+            if (watch->entries-- <= 0 || entry->d_type == DT_UNKNOWN)
                 watch->blind = 1;
             if (entry->d_type == DT_DIR && strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
-                watch_hidden(watch, folder, entry->d_name, levels + 1);
+                watch_hidden(tree, folder, entry->d_name, levels + 1);
         }
     if (folder >= 0)
         close(folder);
@@ -175,7 +177,7 @@ static int add_entries(struct tree *tree, int folder, const char *prefix, size_t
             if (entry->d_type == DT_UNKNOWN)
                 tree->watch->blind = 1;
             if (entry->d_type == DT_DIR && (!strcmp(name, ".git") || is_skipped(tree->limits->skipped, name)))
-                watch_hidden(tree->watch, folder, name, 1);
+                watch_hidden(tree, folder, name, 1);
         }
     close(folder);
     return problem;

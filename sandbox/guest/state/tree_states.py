@@ -57,7 +57,7 @@ class _Limits(ctypes.Structure):
 class Watching(ctypes.Structure):
     """How ``read_tree`` watches the folders that it reads: see ``tree_states.c``."""
 
-    _fields_ = (("inotify", ctypes.c_int32), ("hidden", ctypes.c_int32), ("folders", ctypes.c_int32), ("blind", ctypes.c_int32))
+    _fields_ = tuple((name, ctypes.c_int32) for name in ("inotify", "hidden", "folders", "entries", "blind"))
 
 
 class TreeReader:

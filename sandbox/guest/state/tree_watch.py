@@ -3,14 +3,14 @@
 Most commands change nothing, and without notices each would cost a stat of every file. A notice says only that the states have to
 be read again. Folders that have no states (``node_modules``, ``.git``) are watched for new names, because a file that is linked
 into one can be written there. Whatever can change without a notice keeps the tree from being watched: a file with several names,
-another file system, a folder that the user cannot read, more than FOLDERS folders.
+another file system, a folder that the user cannot read, more than FOLDERS folders, or ENTRIES entries in those without states.
 """
 
 from __future__ import annotations
 
 import os
 
-from .tree_states import Watching
+from .tree_states import ENTRIES, Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class TreeWatch:
         self._identity = (status.st_dev, status.st_ino)
         self.is_unchanged()  # so that notices from now on are of changes from now on
         self._changed = True
-        return Watching(-1 if self._blind else self._inotify, self._new_folders, FOLDERS, 0)
+        return Watching(-1 if self._blind else self._inotify, self._new_folders, FOLDERS, ENTRIES, 0)
 
     def end(self, watching: Watching) -> None:
         """Take over how the tree is watched after a complete read."""
@@ -69,7 +69,7 @@ class TreeWatch:
         self._changed = not watched
         self._new_folders = not watched
         self._blind = bool(watching.blind)  # the next read finds out whether that is over, before one watches again
-        if watching.folders < 0:
+        if watching.folders < 0 or watching.entries < 0:
             self._close()
 
     def _close(self) -> None:

@@ -198,6 +198,26 @@ def test_too_many_folders_end_the_watch(top: Path, library: Path, monkeypatch: p
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
+def test_too_many_hidden_entries_end_the_watch(top: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_watch, "ENTRIES", 100)
+    (top / ".git/objects").mkdir(parents=True)
+    for number in range(90):
+        (top / f".git/objects/{number}").touch()
+    watched = Watched(top, library)
+    assert not watched.look()
+    for number in range(20):
+        (top / f".git/{number}").mkdir()
+    assert [watched.look() for _ in range(3)] == [True] * 3
+
+
+def test_hidden_folders_take_no_more_time_than_the_look_may(top: Path, library: Path) -> None:
+    (top / ".git/objects").mkdir(parents=True)
+    watched = Watched(top, library)
+    (top / ".git/new").mkdir()
+    watched.reader.read(watched.top, 0.0, SECONDS, watched.watch)
+    assert [watched.look() for _ in range(3)] == [True, True, False]
+
+
 def test_another_folder_in_its_place_is_read(watched: Watched, top: Path) -> None:
     top.rename(f"{top}-old")
     try:
