@@ -345,6 +345,25 @@ def test_processes_with_other_homes_make_it_together(client: docker.DockerClient
     remove_volumes(client, names.pop())
 
 
+def test_what_others_have_begun_is_left_to_them(client: docker.DockerClient) -> None:
+    name = f"gamebox-test-{uuid.uuid4().hex[:12]}"
+    labels = {runtime.RUNTIME_LABEL: name}
+    try:
+        assert not runtime._is_made_elsewhere(client, name)
+        for maker, elsewhere in ((runtime._maker(), False), ("another", True)):
+            client.api.create_volume(name, labels={**labels, runtime.MAKER_LABEL: maker})
+            assert runtime._is_made_elsewhere(client, name) is elsewhere
+            client.api.remove_volume(name)
+            created = client.api.create_container(
+                ensure_image(client, runtime.RUNTIME_IMAGE, report=print), command=["x"],
+                labels={**labels, runtime.MAKER_LABEL: maker},
+            )  # fmt: skip
+            assert runtime._is_made_elsewhere(client, name) is elsewhere
+            client.api.remove_container(created["Id"])
+    finally:
+        remove_volumes(client, name)
+
+
 def test_volumes_of_older_code_stay_for_a_day(
     client: docker.DockerClient, volume: RuntimeVolume, edited: dict[str, bytes]
 ) -> None:

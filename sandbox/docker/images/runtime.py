@@ -40,6 +40,7 @@ RUNTIME_IMAGE = "gamebox/runtime"
 GUEST_PACKAGE = "gamebox_guest"
 RUNTIME_LABEL = "dev.gamebox.runtime"
 HOST_LABEL = "dev.gamebox.host"
+MAKER_LABEL = "dev.gamebox.maker"
 
 ARGV = (
     f"{MOUNT_POINT}/lib/loader",
@@ -75,6 +76,8 @@ _ATTEMPTS = 3
 _OPEN_FILES = 1024
 _FINISH_SECONDS = 120
 _OTHERS_SECONDS = 20.0
+_BEGUN_SECONDS = 15.0
+"""So long ago the steps of making a volume began, at most, if the one who makes it is alive; its containers run for longer."""
 _VERIFIED = "-verified"
 
 _log = logging.getLogger(__name__)
@@ -171,10 +174,13 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
                     image_id = ensure_image(client, RUNTIME_IMAGE, report=report)
                     if _named(client, guest)[1] != name:  # its parent was rebuilt meanwhile
                         continue
-                    report("making the guest's runtime volume")
-                    _make(client, name, image_id, guest)
-                    _remove_stale(client, name, recipe.reference)
-                    verified = _verified(client, name)
+                    if _is_made_elsewhere(client, name):
+                        verified = _appears(client, name)
+                    else:
+                        report("making the guest's runtime volume")
+                        _make(client, name, image_id, guest)
+                        _remove_stale(client, name, recipe.reference)
+                        verified = _verified(client, name)
         except SandboxError as error:
             if attempt == _ATTEMPTS or not _may_be_interference(error):
                 raise
@@ -201,6 +207,23 @@ def _may_be_interference(error: SandboxError) -> bool:
         cause.status_code in (404, 409) or "no such file or directory" in str(cause)
     )
     return taken or error.code in (ErrorCode.image_not_found, ErrorCode.setup_failed)
+
+
+def _is_made_elsewhere(client: docker.DockerClient, name: str) -> bool:
+    """Return whether a process that our locks do not reach seems to be making the volume. Call with our lock."""
+    others = [
+        _age_seconds(volume) < _BEGUN_SECONDS
+        for volume in client.api.volumes(filters={"name": name}).get("Volumes") or []
+        if volume["Name"] == name and _is_of_another(volume)
+    ]
+    for left in client.api.containers(all=True, filters={"label": f"{RUNTIME_LABEL}={name}"}):
+        most = _FINISH_SECONDS if left["State"] == "running" else _BEGUN_SECONDS
+        others.append(_is_of_another(left) and time.time() - left["Created"] < most)
+    return any(others)
+
+
+def _is_of_another(made: Mapping[str, Any]) -> bool:
+    return (made.get("Labels") or {}).get(MAKER_LABEL) not in (None, _maker())
 
 
 class _NotVerifiedError(Exception):
@@ -296,7 +319,7 @@ def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str
         ):  # else another process is at it
             client.api.remove_container(left["Id"], force=True, v=True)
     _remove(client, name)
-    labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host()}
+    labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host(), MAKER_LABEL: _maker()}
     client.api.create_volume(name, labels=labels)
     try:
         # Docker copies the image's folder into an empty volume when a container is made, Podman when it is started.
@@ -423,6 +446,11 @@ def _remove(client: docker.DockerClient, name: str) -> None:
         client.api.remove_volume(name)
     except docker.errors.NotFound:
         return
+
+
+def _maker() -> str:
+    """Return what those have in common who exclude each other by locks."""
+    return hashlib.sha256(f"{_this_host()}\0{locks.locks_folder()}".encode()).hexdigest()[:16]
 
 
 def _this_host() -> str:
