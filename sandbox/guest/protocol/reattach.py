@@ -85,8 +85,9 @@ class CallFinder:
         at = data.find(self._token)
         while at >= 0 and len(data) >= at + CALL_BYTES:
             call = self._parse(data[at + TOKEN_BYTES : at + CALL_BYTES])
-            if call is None:  # cut short
-                at = data.find(self._token, at + 1)
+            following = data.find(self._token, at + 1)
+            if call is None or 0 <= following < at + CALL_BYTES:  # cut short, perhaps of bytes with which the next one begins
+                at = following
                 continue
             if at > start:
                 yield data[start:at]

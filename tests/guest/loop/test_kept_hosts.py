@@ -27,9 +27,9 @@ TOKEN = secrets.token_bytes(32)
 CALL = Call(b"nonce678", b"before78", b"where678", 2**40, TAKE_OVER)
 
 
-def found(pieces: list[bytes]) -> list[bytes]:
+def found(pieces: list[bytes], token: bytes = TOKEN) -> list[bytes]:
     """Return what a finder yields for these reads: joined bytes, and "CALL" for calls."""
-    finder, seen = CallFinder(TOKEN), list[bytes]()
+    finder, seen = CallFinder(token), list[bytes]()
     for data in pieces:
         for piece in finder.feed(data):
             if isinstance(piece, Call):
@@ -65,6 +65,15 @@ def test_a_call_in_single_bytes_and_one_that_was_cut_short() -> None:
         assert found([call[:length] + call + b"x"])[-2:] == [b"CALL", b"x"]
         assert found([call[:length], call, b"x"])[-2:] == [b"CALL", b"x"]
     assert found([call + call]) == [b"CALL", b"CALL"]
+
+
+def test_a_call_whose_last_byte_is_the_first_of_the_next_was_cut_short() -> None:
+    """One token of 256 has such calls; the second one, of a host that is alive, was not found."""
+    tokens = (secrets.token_bytes(32) for _ in range(100_000))
+    token = next(token for token in tokens if CALL.pack(token)[-1] == token[0])
+    call = CALL.pack(token)
+    assert found([call[:-1] + call + b"x"], token)[-2:] == [b"CALL", b"x"]
+    assert found([call[:-1], call, b"x"], token)[-2:] == [b"CALL", b"x"]
 
 
 def test_ordinary_bytes_are_not_held_back() -> None:

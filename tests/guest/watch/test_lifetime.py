@@ -18,6 +18,8 @@ from sandbox.guest.protocol.constants import IDLE, LIFETIME_OVER
 from sandbox.guest.watch import lifetime
 from sandbox.guest.watch.lifetime import Lifetime
 
+BEGAN: dict[Reactor, float] = {}
+
 
 class _Command:
     def __init__(self, running: bool) -> None:
@@ -44,16 +46,17 @@ class _Sandbox:
 
 def made(under_way: Callable[[], bool] = lambda: False, **limits: float | None) -> tuple[Reactor, Lifetime, _Sandbox]:
     reactor, sandbox = Reactor(), _Sandbox(**limits)
+    BEGAN[reactor] = time.monotonic()
     commands = cast("dict[str, Command]", sandbox.commands)
     return reactor, Lifetime(reactor, sandbox.place.limits, commands, under_way), sandbox
 
 
 def ended(reactor: Reactor) -> tuple[int, float]:
-    before = time.monotonic()
+    """Run the loop. Returns its code, and the seconds since it was made."""
     given_up = threading.Timer(60.0, lambda: reactor.hand_over(reactor.stop))
     given_up.start()
     try:
-        return reactor.run(), time.monotonic() - before
+        return reactor.run(), time.monotonic() - BEGAN[reactor]
     finally:
         given_up.cancel()
 
