@@ -18,6 +18,7 @@ from agent.cli.trajectory import FORMATS, exported
 from agent.hub import default
 from agent.record.store import RunRecord, StepRecord
 from agent.views.step_view import readable_diff
+from agent.views.trajectory import page_limits
 from agent.views.trajectory.atif import atif
 from agent.views.trajectory.comparison import differences
 from agent.views.trajectory.mini import mini
@@ -170,10 +171,12 @@ def test_a_run_that_no_browser_could_hold_is_cut_to_what_one_can() -> None:
     "args", [{"k" * 300_000: 1}, {"a": [1] * 22_000}, {"a": [[[]] * 100] * 220}], ids=["names", "numbers", "lists"]
 )
 @pytest.mark.exhaustive
-def test_names_and_numbers_take_their_room_too(args: dict[str, Any]) -> None:
-    steps = [StepRecord.of(n, tool="other", args=args) for n in range(1, 201)]
+def test_names_and_numbers_take_their_room_too(args: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 3_000_000
+    monkeypatch.setattr(page_limits, "MOST_PAGE_CHARS", most)
+    steps = [StepRecord.of(n, tool="other", args=args) for n in range(1, 21)]
     shown = bounded(RunRecord(run="r", task="t", steps=steps))
-    assert sum(len(json.dumps(step.args, indent=2)) for step in shown.steps) < MOST_PAGE_CHARS
+    assert sum(len(json.dumps(step.args, indent=2)) for step in shown.steps) < most
     assert "left out" in json.dumps(shown.steps[0].args, ensure_ascii=False)
 
 

@@ -193,7 +193,7 @@ def test_who_closes_a_pipe_goes_on_as_soon_as_its_reader_has_ended_it() -> None:
     sizes=st.lists(st.sampled_from([0, 1, 23, 24, 500, 20_000, wire.MAX_PAYLOAD]), min_size=1, max_size=6),
     steps=st.lists(st.integers(1, 40_000), min_size=1, max_size=5),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_frames_are_found_wherever_they_are_cut(sizes: list[int], steps: list[int]) -> None:
     sent = [(Kind.DATA, n, bytes([n + 1]) * size) for n, size in enumerate(sizes)]
     data = b"".join(wire.frame(NONCE, n, kind, channel, payload) for n, (kind, channel, payload) in enumerate(sent))
