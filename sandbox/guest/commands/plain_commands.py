@@ -7,10 +7,6 @@ surely of that kind counts as not plain: an expansion, a bracket, a builtin othe
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 PLAIN = frozenset(("cd", "echo", "false", "pwd", "true"))
 # What ``compgen -bk`` lists, of names that can be written with _NAME_CHARS; a test compares.
 _BUILTINS = frozenset(
@@ -25,12 +21,10 @@ _BUILTINS = frozenset(
 )  # fmt: skip
 _NAME_CHARS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-"
 _CHARS = _NAME_CHARS + ",:@%+^~*?[]=' \t\n;&|<>"
-# With these, bash may start with functions, aliases or options that no command line shows.
-_UNSEEN = ("BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT")
 
 
-def is_plain(command: str, variables: Iterable[str]) -> bool:
-    """Return whether a bash that starts with these variables, and no functions, surely has the same ones after ``command``."""
+def is_plain(command: str) -> bool:
+    """Return whether a bash that starts without functions and aliases surely has the same variables after ``command``."""
     bare = _without_quotes(command)
     if bare is None or bare.strip(_CHARS) or "<<" in bare:
         return False
@@ -41,7 +35,7 @@ def is_plain(command: str, variables: Iterable[str]) -> bool:
         name = simple.split(None, 1)[0] if not simple.isspace() and simple else "true"
         if name.strip(_NAME_CHARS) or name in _BUILTINS:
             return False
-    return not any(name in _UNSEEN or name.startswith("BASH_FUNC_") for name in variables)
+    return True
 
 
 def _without_quotes(command: str) -> str | None:

@@ -39,13 +39,14 @@ def run(processes: Processes, args: dict[str, Any], reply: Reply, event: Callabl
     wait for its session.
     """
     name = args.get("session")
+    plain = name is not None and args.get("argv") is None and is_plain(args["command"])
     table = processes.sessions
     user = table.find_user(args.get("user"))
     if args.get("needs_session") and not table.has(name, user):
         raise Fault("session_not_found", session=str(name))
     session = table.get(name, user) if name is not None else table.make(user)
     _check_count(processes, _goes_to_background(args))
-    request = RunRequest(processes, session, args, reply)
+    request = RunRequest(processes, session, args, reply, plain)
     if args.get("background") or name is None:
         request.start()
     elif session.busy:
@@ -73,9 +74,9 @@ def _goes_to_background(args: dict[str, Any]) -> bool:
 
 
 class RunRequest:
-    """One ``run`` from its request to its reply."""
+    """One ``run`` from its request to its reply. A ``plain`` command changes nothing of its session but the folder."""
 
-    def __init__(self, processes: Processes, session: Session, args: dict[str, Any], reply: Reply) -> None:
+    def __init__(self, processes: Processes, session: Session, args: dict[str, Any], reply: Reply, plain: bool) -> None:
         self._processes = processes
         self._session = session
         self._args = args
@@ -85,7 +86,7 @@ class RunRequest:
         self._wait_timer: Timer | None = None
         self._turn: Callable[[], None] | None = None
         self._wait_notices: list[dict[str, Any]] = []
-        self._plain = False
+        self._plain = plain
 
     def wait_for_session(self, event: Callable[[str], None]) -> None:
         """Wait for the session's foreground command to end, for at most ``timeout_seconds``, then start."""
@@ -178,14 +179,9 @@ class RunRequest:
             shell = self._processes.shell
             if shell is None:
                 raise Fault("shell_not_found")
-            carried = sessions.build_carried_arguments(session.functions, session.variables, env)
             state_fd = shell[1] if self._foreground else None
-            self._plain = (
-                state_fd is not None
-                and not session.functions
-                and sessions.is_bash(shell[0])
-                and is_plain(args["command"], [*env, *session.variables])
-            )
+            self._plain = self._plain and state_fd == sessions.STATE_FD_OF_BASH and not sessions.has_more(session, env)
+            carried = sessions.build_carried_arguments(session.functions, session.variables, env)
             adds_shell = self._processes.isolated and "SHELL" not in env and sessions.is_bash(shell[0])
             if adds_shell:
                 uid = self._processes.place.uid if session.user is None else session.user.uid

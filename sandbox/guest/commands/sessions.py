@@ -32,7 +32,8 @@ STATE_LIMIT = 1 << 20
 MOST_NAMED = 10
 # The kernel starts no program with a longer "NAME=value" (MAX_ARG_STRLEN): if one were carried over, it would end the session.
 LONGEST_VARIABLE = (128 << 10) - 1
-_SHELLS = (("/bin/bash", 199), ("/usr/bin/bash", 199), ("/bin/sh", 9), ("/usr/bin/sh", 9))
+STATE_FD_OF_BASH = 199
+_SHELLS = (("/bin/bash", STATE_FD_OF_BASH), ("/usr/bin/bash", STATE_FD_OF_BASH), ("/bin/sh", 9), ("/usr/bin/sh", 9))
 # One argument may have 128 KiB; a character has at most four bytes.
 ARGUMENT_CHARS = 30_000
 
@@ -87,6 +88,9 @@ _DECLARATION = r"(?m)^(?:declare -[a-zA-Z]*x[a-zA-Z]*|export) ([A-Za-z_][A-Za-z0
 _ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "E": "\x1b", "e": "\x1b"}
 _PIECE = r"""(?s)'([^']*)'|"((?:[^"\\]|\\.)*)"|\$'((?:[^'\\]|\\.)*)'|\\(.)|([^\s'"\\$]+)"""
 _ESCAPE = r"(?s)\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)"
+
+# With these, bash may start with functions, aliases or options.
+_GIVES_MORE = ("BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT")
 
 # What ``parse_exports`` parsed last: most commands leave the exported variables as they were.
 _last_exports: list[tuple[str, dict[str, str]]] = [("", {})]
@@ -214,6 +218,13 @@ def find_shell(path: str = "") -> tuple[str, int] | None:
 def is_bash(shell: str) -> bool:
     """Return whether a shell is bash."""
     return os.path.basename(shell) == "bash"
+
+
+def has_more(session: Session, env: dict[str, str]) -> bool:
+    """Return whether a bash of the session with the variables ``env`` may start with functions, aliases or options."""
+    if session.functions:
+        return True
+    return any(name in _GIVES_MORE or name.startswith("BASH_FUNC_") for names in (env, session.variables) for name in names)
 
 
 def build_shell_argv(

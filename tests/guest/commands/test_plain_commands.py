@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sandbox.guest.commands import plain_commands, sessions
 from sandbox.guest.commands.plain_commands import PLAIN, is_plain
-from sandbox.guest.commands.sessions import parse_folder, parse_state
+from sandbox.guest.commands.sessions import Session, has_more, parse_folder, parse_state
 
 from .test_sessions import state_after
 
@@ -38,7 +38,7 @@ ENV = {"G_A": "a", "HOME": "/", "LC_CTYPE": "C.UTF-8"}
     ],
 )
 def test_usual_commands_are_plain(command: str) -> None:
-    assert is_plain(command, ENV)
+    assert is_plain(command)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,18 @@ def test_usual_commands_are_plain(command: str) -> None:
     ],
 )
 def test_what_may_change_the_shell_is_not(command: str) -> None:
-    assert not is_plain(command, ENV)
+    assert not is_plain(command)
 
 
 @pytest.mark.parametrize("name", ["BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT", "BASH_FUNC_f%%"])
-def test_nothing_is_plain_where_bash_starts_with_more_than_is_shown(name: str) -> None:
-    assert not is_plain("true", {**ENV, name: ""})
+def test_a_bash_that_may_start_with_more_is_told(name: str) -> None:
+    session = Session("/", {})
+    assert not has_more(session, ENV)
+    assert has_more(session, {**ENV, name: ""})
+    session.variables = {name: ""}
+    assert has_more(session, ENV)
+    session.variables, session.functions = {}, "f () { :; }"
+    assert has_more(session, ENV)
 
 
 def test_every_builtin_is_known() -> None:
@@ -123,7 +129,7 @@ _pieces = st.tuples(st.sampled_from(WORDS), st.sampled_from(JOINTS)).map("".join
 @given(command=st.lists(_pieces, max_size=6).map("".join) | st.text(string.printable, max_size=12))
 @settings(max_examples=400, deadline=None)
 def test_plain_commands_leave_the_shell_as_it_was(tmp_path_factory: pytest.TempPathFactory, command: str) -> None:
-    if not is_plain(command, ENV):
+    if not is_plain(command):
         return
     cwd = tmp_path_factory.mktemp("cwd")
     Path(cwd, "export").touch()  # for a glob
