@@ -26,12 +26,14 @@ _BUILTINS = frozenset(
 _NAME_CHARS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-"
 _CHARS = _NAME_CHARS + ",:@%+^~*?[]=' \t\n;&|<>"
 # With these, bash may start with functions, aliases or options that no command line shows.
-_UNSEEN = ("BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT")
+_UNSEEN = ("BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT", "POSIX_PEDANTIC")
+# Looking at a longer command may take longer than what it saves: up to a second for 128 KiB of quotes, in the reactor.
+MOST_CHARS = 2000
 
 
 def is_plain(command: str, variables: Iterable[str]) -> bool:
     """Return whether a bash that starts with these variables, and no functions, surely has the same ones after ``command``."""
-    bare = _without_quotes(command)
+    bare = _without_quotes(command) if len(command) <= MOST_CHARS else None
     if bare is None or bare.strip(_CHARS) or "<<" in bare:
         return False
     joined = bare.replace("&>", ">").replace(">&", ">").replace("<&", "<")

@@ -59,10 +59,10 @@ _PRELUDE = (
     """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
     """{ __gamebox_status=$?; set +x; BUILTINeval "$__gamebox_save"; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
 )
-# For a plain command (``plain_commands.py``): it leaves a folder, and sets no traps.
+# For a plain command (``plain_commands.py``): it leaves a folder, and sets no traps. A shell that a signal ends runs this one, too.
 _PRELUDE_OF_PLAIN = (
-    """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
-    """__gamebox_status=$?; BUILTINprintf '%s\\0' "$PWD" >&FD; exit $__gamebox_status"""
+    """trap 'BUILTINprintf "%s\\0" "$PWD" 2>/dev/null >&FD' EXIT; """
+    """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
 )
 # For a command whose state nothing carries over.
 _PRELUDE_WITHOUT_STATE = """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
