@@ -257,6 +257,36 @@ def add_to(path: Path) -> None:
         file.write("more")
 
 
+@pytest.mark.parametrize("name", ["node_modules/n", "new/n"])
+def test_a_write_by_a_name_that_is_gone_is_noticed_when_its_process_has_ended(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The kernel notices it in the folder of the name by which the file was opened, and nowhere else."""
+    monkeypatch.setattr(changes, "CLOCK_SECONDS", SECONDS)
+    place = place_at(tmp_path)
+    place.launcher = str(library)
+    top = tmp_path / "workspace"
+    (top / "node_modules").mkdir()
+    tracker = Tracker(place, wanted=True)
+    tracker.begin()
+    assert tracker.look("c1", 10, left=False) is None
+    (top / name).parent.mkdir(exist_ok=True)
+    with (top / name).open("wb", buffering=0) as held:  # by a process that goes on
+        os.link(top / name, top / "linked")
+        (top / name).unlink()
+        if name == "new/n":
+            (top / name).parent.rmdir()
+        for others in (False, True):
+            tracker.begin()
+            tracker.look("c2", 10, left=not others, others=others)
+        held.write(b"more")
+    tracker.begin()
+    found = tracker.look("c3", 10, left=False)
+    tracker._watch._close()
+    assert found is not None
+    assert found["names"] == ["~ linked"]
+
+
 ACTIONS: dict[str, Callable[[Path, Path], object]] = {
     "write": lambda one, other: one.write_text(other.name),
     "append": lambda one, _: add_to(one),
