@@ -268,7 +268,9 @@ def update_session(session: Session, cwd: str | None, env: dict[str, str], state
 
     Returns the names of the variables that are too long to carry over.
     """
-    left_in, variables, session.functions, session.variables = state
+    left_in, variables, session.functions, unexported = state
+    hidden = {n: v for n, v in session.variables.items() if n in env and variables.get(n) == env[n]}
+    session.variables = {**unexported, **hidden}
     # Encoded only if it may be too long: a character has at most four bytes.
     long = {n: v for n, v in variables.items() if 4 * (len(n) + len(v)) > LONGEST_VARIABLE - 4}
     too_long = [n for n, v in long.items() if len(os.fsencode(f"{n}={v}")) > LONGEST_VARIABLE]
