@@ -21,11 +21,16 @@ _BUILTINS = frozenset(
 )  # fmt: skip
 _NAME_CHARS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-"
 _CHARS = _NAME_CHARS + ",:@%+^~*?[]=' \t\n;&|<>"
+# Looking at a longer command may take longer than what it saves: up to a second for 128 KiB of quotes, in the reactor.
+MOST_CHARS = 2000
 
 
 def is_plain(command: str) -> bool:
-    """Return whether a bash that starts without functions and aliases surely has the same variables after ``command``."""
-    bare = _without_quotes(command)
+    """Return whether a bash that starts without functions and aliases surely has the same variables after ``command``.
+
+    All but COLUMNS and LINES, if they are exported, which a bash on a terminal may set.
+    """
+    bare = _without_quotes(command) if len(command) <= MOST_CHARS else None
     if bare is None or bare.strip(_CHARS) or "<<" in bare:
         return False
     joined = bare.replace("&>", ">").replace(">&", ">").replace("<&", "<")

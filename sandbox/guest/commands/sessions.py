@@ -60,10 +60,10 @@ _PRELUDE = (
     """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
     """{ __gamebox_status=$?; set +x; BUILTINeval "$__gamebox_save"; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
 )
-# For a plain command (``plain_commands.py``): it leaves a folder, and sets no traps.
+# For a plain command (``plain_commands.py``): it leaves a folder, and sets no traps. A shell that a signal ends runs this one, too.
 _PRELUDE_OF_PLAIN = (
-    """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
-    """__gamebox_status=$?; BUILTINprintf '%s\\0' "$PWD" >&FD; exit $__gamebox_status"""
+    """trap 'BUILTINprintf "%s\\0" "$PWD" 2>/dev/null >&FD' EXIT; """
+    """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
 )
 # For a command whose state nothing carries over.
 _PRELUDE_WITHOUT_STATE = """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
@@ -90,7 +90,7 @@ _PIECE = r"""(?s)'([^']*)'|"((?:[^"\\]|\\.)*)"|\$'((?:[^'\\]|\\.)*)'|\\(.)|([^\s
 _ESCAPE = r"(?s)\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)"
 
 # With these, bash may start with functions, aliases or options.
-_GIVES_MORE = ("BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT")
+_GIVES_MORE = ("BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT", "POSIX_PEDANTIC")
 
 # What ``parse_exports`` parsed last: most commands leave the exported variables as they were.
 _last_exports: list[tuple[str, dict[str, str]]] = [("", {})]
@@ -279,7 +279,9 @@ def update_session(session: Session, cwd: str | None, env: dict[str, str], state
 
     Returns the names of the variables that are too long to carry over.
     """
-    left_in, variables, session.functions, session.variables = state
+    left_in, variables, session.functions, unexported = state
+    hidden = {n: v for n, v in session.variables.items() if n in env and variables.get(n) == env[n]}
+    session.variables = {**unexported, **hidden}
     # Encoded only if it may be too long: a character has at most four bytes.
     long = {n: v for n, v in variables.items() if 4 * (len(n) + len(v)) > LONGEST_VARIABLE - 4}
     too_long = [n for n, v in long.items() if len(os.fsencode(f"{n}={v}")) > LONGEST_VARIABLE]

@@ -50,6 +50,7 @@ class Tracker:
         self._cost = 0.0
         self._since: str | None = None
         self._running = 0
+        self._alone = False  # whether nothing else went on at the last look that read: else a write since may be without a notice
         self._crowded = False
         self.last: dict[str, Any] = {"id": None, "created": [], "modified": [], "deleted": []}
 
@@ -73,7 +74,7 @@ class Tracker:
 
     def _scan_first(self, acting: ActingOnFiles) -> None:
         try:
-            self._states = self._scan(b"", MOST_SECONDS, acting)
+            self._states, self._alone = self._scan(b"", MOST_SECONDS, acting), False
         except TooLateError:
             pass
         except TooMuchError:
@@ -92,7 +93,7 @@ class Tracker:
         """Return the notice of what changed, after a command that took ``seconds``; None if nothing did, or for lack of time.
 
         ``left`` says that processes of the command go on, ``others`` that those of other commands do: they may write into files
-        that they have mapped, of which there is no notice until they end.
+        that they have mapped, of which there is no notice until they end, or have opened by a name that is gone.
         """
         self._running -= 1
         budget = min(MOST_SECONDS, max(LEAST_SECONDS, seconds / 10))
@@ -100,11 +101,13 @@ class Tracker:
             return None
         try:
             before = self._states
-            if left or others or not self._watch.is_unchanged():
+            alone = not (left or others)
+            if not (alone and self._alone and self._watch.is_unchanged()):
                 if self._cost > budget:
                     self._cost *= 0.9  # so that a tree that has become smaller is tried again
                     raise TooMuchError
                 self._states = self._scan(b"", budget, acting)
+                self._alone = alone
         except TooMuchError:
             self._since = self._since or ident
             return None
@@ -166,7 +169,7 @@ class Tracker:
 
     def _rescan(self) -> None:
         try:
-            self._states = self._scan(b"", BASE_SECONDS)
+            self._states, self._alone = self._scan(b"", BASE_SECONDS), False
         except TooMuchError:
             self._states = None
 

@@ -106,7 +106,8 @@ static void watch_hidden(struct tree *tree, int above, const char *name, int lev
     if (watch->inotify < 0 || !watch->hidden || watch->blind)
         return;
     int folder = openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (folder < 0 || levels > MOST_HIDDEN_LEVELS || now(CLOCK_THREAD_CPUTIME_ID) > tree->limits->cpu_seconds)
+    if (folder < 0 || levels > MOST_HIDDEN_LEVELS || now(CLOCK_THREAD_CPUTIME_ID) > tree->limits->cpu_seconds ||
+        now(CLOCK_MONOTONIC) > tree->limits->clock_seconds)
         watch->blind = 1;
     else
         watch_folder(watch, folder, NAMES);

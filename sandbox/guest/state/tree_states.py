@@ -106,7 +106,9 @@ class TreeReader:
         """Return the records, or None if the function needs a system call that this kernel does not have."""
         limits = _Limits(ENTRIES, LEVELS, cpu_seconds, clock_seconds, b"\0".join(SKIPPED) + b"\0\0")
         size = _NO_ROOM
+        most = watching.folders, watching.entries
         while size == _NO_ROOM and self._room <= _MOST_ROOM:
+            watching.folders, watching.entries = most
             buffer = ctypes.create_string_buffer(self._room)
             size = self.library.read_tree(
                 fd, buffer, ctypes.c_size_t(self._room), ctypes.byref(limits), ctypes.byref(watching)

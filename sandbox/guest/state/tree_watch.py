@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .tree_states import TreeReader
 
 FOLDERS = 2000  # about 2 us each for every look that reads, and 1 KiB of the kernel's memory
+# Reads that watched folders and came to nothing. Each may leave watches of FOLDERS folders that were moved to where no read comes.
+IN_VAIN = 50
 # Kinds of notices (inotify(7)).
 CREATED, MOVED_HERE, RAN_OVER, IS_FOLDER = 0x100, 0x80, 0x4000, 0x40000000
 # The kernel lets a user have 128 instances on a machine. Each sandbox has a uid of its own for this one, above all that images use.
@@ -35,6 +37,7 @@ class TreeWatch:
         self._identity: tuple[int, int] | None = None
         self._changed = self._new_folders = True
         self._blind = False
+        self._in_vain = 0
 
     def open(self) -> None:
         """Begin to watch with the next read, if this is root of the machine, who may be somebody else for a moment; once."""
@@ -69,7 +72,8 @@ class TreeWatch:
         self._changed = not watched
         self._new_folders = not watched
         self._blind = bool(watching.blind)  # the next read finds out whether that is over, before one watches again
-        if watching.folders < 0 or watching.entries < 0:
+        self._in_vain += watching.inotify >= 0 and not watched
+        if self._in_vain > IN_VAIN or watching.folders < 0 or watching.entries < 0:
             self._close()
 
     def _close(self) -> None:

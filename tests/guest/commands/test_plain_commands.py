@@ -97,7 +97,7 @@ def test_what_may_change_the_shell_is_not(command: str) -> None:
     assert not is_plain(command)
 
 
-@pytest.mark.parametrize("name", ["BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT", "BASH_FUNC_f%%"])
+@pytest.mark.parametrize("name", ["BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT", "POSIX_PEDANTIC", "BASH_FUNC_f%%"])
 def test_a_bash_that_may_start_with_more_is_told(name: str) -> None:
     session = Session("/", {})
     assert not has_more(session, ENV)
@@ -140,9 +140,15 @@ def test_plain_commands_leave_the_shell_as_it_was(tmp_path_factory: pytest.TempP
     assert before[1:] == after[1:]
 
 
+def test_a_command_that_is_long_to_look_at_is_not_plain() -> None:
+    assert is_plain("echo " + "''" * 500)
+    assert not is_plain("echo " + "''" * 50_000)
+
+
 @pytest.mark.parametrize(
     ("command", "code", "folder"),
-    [("cd /tmp", 0, "/tmp"), ("cd /tmp; false", 1, "/tmp"), ("ls |", 2, "/"), ("cd /tmp | cd /usr", 0, "/"), ("nothere", 127, "/")],
+    [("cd /tmp", 0, "/tmp"), ("cd /tmp; false", 1, "/tmp"), ("ls |", 2, "/"), ("cd /tmp | cd /usr", 0, "/"), ("nothere", 127, "/")]
+    + [(f"cd /tmp; sh -c 'kill -{name} $PPID'", -number, "/tmp") for name, number in (("TERM", 15), ("HUP", 1), ("PIPE", 13))],
 )
 def test_its_folder_and_its_status_are_kept(command: str, code: int, folder: str) -> None:
     build: Callable[..., list[str]] = sessions.build_shell_argv

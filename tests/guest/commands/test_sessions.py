@@ -176,6 +176,10 @@ def test_what_was_given_for_one_run_is_taken_back() -> None:
     update_session(session, "/elsewhere", env, left)
     assert session.env == {"KEPT": "new", "GIVEN": "own", "CHANGED": "by it"}
     assert session.cwd == "/workspace"
+    assert session.variables == {"PLAIN": "1"}
+    update_session(session, None, {"PLAIN": "given"}, ("/workspace", {"PLAIN": "given"}, "", {}))
+    assert session.variables == {"PLAIN": "1"}
+    assert "PLAIN" not in session.env
     update_session(session, None, {}, ("/tmp", {"A": "1"}, "", {}))
     assert (session.cwd, session.env) == ("/tmp", {"A": "1"})
 

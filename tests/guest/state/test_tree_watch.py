@@ -198,6 +198,28 @@ def test_too_many_folders_end_the_watch(top: Path, library: Path, monkeypatch: p
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
+def test_folders_are_counted_once_however_much_room_they_take(top: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_watch, "FOLDERS", 50)
+    for number in range(40):
+        (top / "d" / str(number)).mkdir(parents=True)
+        for file in range(30):
+            (top / "d" / str(number) / f"{'f' * 200}{file}").touch()
+    watched = Watched(top, library)
+    assert not watched.look()
+
+
+def test_watches_do_not_pile_up_where_no_read_comes(top: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree_watch, "IN_VAIN", 5)
+    deep = top.joinpath("z/node_modules", *["d"] * 60)
+    deep.mkdir(parents=True)
+    watched = Watched(top, library)
+    for number in range(20):
+        (top / str(number)).mkdir()
+        assert [watched.look() for _ in range(3)] == [True] * 3
+        (top / str(number)).rename(deep / str(number))
+    assert watched.watch._inotify < 0
+
+
 def test_too_many_hidden_entries_end_the_watch(top: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_watch, "ENTRIES", 100)
     (top / ".git/objects").mkdir(parents=True)
@@ -210,11 +232,12 @@ def test_too_many_hidden_entries_end_the_watch(top: Path, library: Path, monkeyp
     assert [watched.look() for _ in range(3)] == [True] * 3
 
 
-def test_hidden_folders_take_no_more_time_than_the_look_may(top: Path, library: Path) -> None:
+@pytest.mark.parametrize("limits", [(0.0, SECONDS), (SECONDS, 0.0)], ids=["cpu", "clock"])
+def test_hidden_folders_take_no_more_time_than_the_look_may(top: Path, library: Path, limits: tuple[float, float]) -> None:
     (top / ".git/objects").mkdir(parents=True)
     watched = Watched(top, library)
     (top / ".git/new").mkdir()
-    watched.reader.read(watched.top, 0.0, SECONDS, watched.watch)
+    watched.reader.read(watched.top, *limits, watched.watch)
     assert [watched.look() for _ in range(3)] == [True, True, False]
 
 
@@ -255,6 +278,36 @@ def test_in_a_user_namespace_nothing_is_watched(watched: Watched, monkeypatch: p
 def add_to(path: Path) -> None:
     with path.open("a") as file:
         file.write("more")
+
+
+@pytest.mark.parametrize("name", ["node_modules/n", "new/n"])
+def test_a_write_by_a_name_that_is_gone_is_noticed_when_its_process_has_ended(
+    tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The kernel notices it in the folder of the name by which the file was opened, and nowhere else."""
+    monkeypatch.setattr(changes, "CLOCK_SECONDS", SECONDS)
+    place = place_at(tmp_path)
+    place.launcher = str(library)
+    top = tmp_path / "workspace"
+    (top / "node_modules").mkdir()
+    tracker = Tracker(place, wanted=True)
+    tracker.begin()
+    assert tracker.look("c1", 10, left=False) is None
+    (top / name).parent.mkdir(exist_ok=True)
+    with (top / name).open("wb", buffering=0) as held:  # by a process that goes on
+        os.link(top / name, top / "linked")
+        (top / name).unlink()
+        if name == "new/n":
+            (top / name).parent.rmdir()
+        for others in (False, True):
+            tracker.begin()
+            tracker.look("c2", 10, left=not others, others=others)
+        held.write(b"more")
+    tracker.begin()
+    found = tracker.look("c3", 10, left=False)
+    tracker._watch._close()
+    assert found is not None
+    assert found["names"] == ["~ linked"]
 
 
 ACTIONS: dict[str, Callable[[Path, Path], object]] = {
