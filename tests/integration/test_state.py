@@ -14,6 +14,7 @@ import pytest
 from sandbox import DockerEnvironment, Limits
 from sandbox.aio import AsyncEnvironment
 from tests.contract.checks import codes_of, done, refused
+from tests.integration.observing import guest_pid
 
 pytestmark = pytest.mark.engine
 MIB = 1 << 20
@@ -223,3 +224,15 @@ def test_tracking_can_be_switched_off(docker_env: Callable[..., DockerEnvironmen
     refused(env.changes(), "checkpoint_not_found")
     refused(env.export_patch(), "checkpoint_not_found")
     assert env.checkpoint().ok
+
+
+@pytest.mark.parametrize("limits", PLACES.values(), ids=PLACES)
+def test_the_folders_of_a_workspace_are_watched(limits: Limits) -> None:
+    """On both kinds of file system; by an instance of the guest, not of root, who has 128 on a machine."""
+    with DockerEnvironment(limits=limits) as env:
+        env.run("mkdir -p a/b .git/objects; touch a/b/c").unwrap()
+        env.run("true").unwrap()
+        infos = [path.read_text() for path in Path(f"/proc/{guest_pid(env)}/fdinfo").iterdir()]
+        assert [info.count("inotify wd:") for info in infos if "inotify" in info] == [5]
+        assert codes_of(env.run("true")) == []
+        assert codes_of(env.run("echo new > a/b/c")) == ["files_changed"]

@@ -2,8 +2,9 @@
 
 Most commands change nothing, and without notices each would cost a stat of every file. A notice says only that the states have to
 be read again. Folders that have no states (``node_modules``, ``.git``) are watched for new names, because a file that is linked
-into one can be written there. Whatever can change without a notice keeps the tree from being watched: a file with several names,
-another file system, a folder that the user cannot read, more than FOLDERS folders, or ENTRIES entries in those without states.
+into one can be written there. Whatever can change without a notice keeps the tree from being watched: that it is no mount of its
+own, so that files can be linked out of it; a file with several names, another file system, a folder that the user cannot read,
+more than FOLDERS folders, or ENTRIES entries in those without states.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class TreeWatch:
         """Begin to watch with the next read, if this is root of the machine, who may be somebody else for a moment; once."""
         library = None if self._opened else self._reader.library
         self._opened = True
-        if library is not None and os.geteuid() == 0 and _is_every_uid_here():
+        if library is not None and os.geteuid() == 0 and _is_every_uid_here() and is_own_mount(self._top):
             self._inotify = library.open_inotify(FIRST_UID + int.from_bytes(os.urandom(3), "little"))
 
     def is_unchanged(self) -> bool:
@@ -81,6 +82,11 @@ class TreeWatch:
         if self._inotify >= 0:
             os.close(self._inotify)
         self._inotify = -1
+
+
+def is_own_mount(top: bytes) -> bool:
+    """Return whether no hard link leads from ``top`` to what is outside; False where that is not certain."""
+    return os.path.ismount(top)
 
 
 def _identity(path: bytes) -> tuple[int, int] | None:

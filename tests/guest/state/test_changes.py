@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.guest.state import changes, tree_states
+from sandbox.guest.state import changes, tree_states, tree_watch
 from sandbox.guest.state.changes import Tracker
 from tests.guest.calls import place_at
 
@@ -21,6 +21,7 @@ from tests.guest.calls import place_at
 def _no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep other work on the machine from delaying a scan."""
     monkeypatch.setattr(changes, "CLOCK_SECONDS", 60)
+    monkeypatch.setattr(tree_watch, "is_own_mount", lambda _: True)
 
 
 @pytest.fixture

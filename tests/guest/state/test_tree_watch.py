@@ -24,6 +24,16 @@ from tests.guest.calls import place_at
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can have inotify instances of its own")
 
 SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _every_folder_is_a_mount() -> Any:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tree_watch, "is_own_mount", lambda _: True)
+        yield
+
+
+IS_OWN_MOUNT = tree_watch.is_own_mount
 FOLDERS = ["", "src", "src/lib", "node_modules", "node_modules/pkg", ".git", ".git/objects", "new", "new/er"]
 FILES = [f"{folder}/{name}".lstrip("/") for folder in FOLDERS for name in "ab"]
 
@@ -239,6 +249,15 @@ def test_hidden_folders_take_no_more_time_than_the_look_may(top: Path, library: 
     (top / ".git/new").mkdir()
     watched.reader.read(watched.top, *limits, watched.watch)
     assert [watched.look() for _ in range(3)] == [True, True, False]
+
+
+def test_a_tree_that_files_can_be_linked_out_of_is_read_each_time(
+    top: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree_watch, "is_own_mount", IS_OWN_MOUNT)
+    watched = Watched(top, library)
+    assert [watched.look() for _ in range(3)] == [True] * 3
+    assert tree_watch.is_own_mount(b"/proc")
 
 
 def test_another_folder_in_its_place_is_read(watched: Watched, top: Path) -> None:
