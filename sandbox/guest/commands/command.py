@@ -149,7 +149,10 @@ class Command:
         return parse_status(self.exit_status)
 
     def start(self, spawner: Spawner, spec: Spec, stdin: bytes | int, cwd_fd: int | None) -> None:
-        """Start it. ``stdin`` is bytes or a descriptor, ``cwd_fd`` the folder to start in. Takes over both descriptors."""
+        """Start it. ``stdin`` is bytes or a descriptor, ``cwd_fd`` the folder to start in. Takes over both descriptors.
+
+        What can be done while it starts is done when its spec is on its way.
+        """
         self.started = time.monotonic()
         opened = [fd for fd in (stdin, cwd_fd) if isinstance(fd, int)]
         try:
@@ -163,6 +166,10 @@ class Command:
             self.fault = fault_of(error, "")
             self.tree_empty = True
             self.end()
+        for fd in self._pipes:
+            if self.window_size is None:
+                os.set_blocking(fd, False)
+            self._watch(fd)
 
     def _open_descriptors(self, spec: Spec, stdin: bytes | int, cwd_fd: int | None, opened: list[int]) -> list[int]:
         """Return the command's descriptors; each one that is opened is also added to ``opened``. Raises OSError."""
@@ -170,13 +177,12 @@ class Command:
         if self.window_size is not None:
             self.input, master, (stdin, *ends) = open_terminal(self._reactor, *self.window_size)
             opened += [stdin, *ends]
-            self._collect(master, STDOUT)
+            self._pipes[master] = STDOUT
         for stream in () if ends else (STDOUT, STDERR):
             read, write = os.pipe2(os.O_CLOEXEC)
             opened.append(write)
             ends.append(write)
-            os.set_blocking(read, False)
-            self._collect(read, stream)
+            self._pipes[read] = stream
         if self.keeps_stdin_open and self.input is None:
             self.input, stdin = open_pipe(self._reactor)
             opened.append(stdin)
@@ -187,10 +193,6 @@ class Command:
             ends.append(os.dup(self.state_fd))
             opened.append(ends[-1])
         return [stdin if isinstance(stdin, int) else _open_input(stdin), *ends]
-
-    def _collect(self, fd: int, stream: int) -> None:
-        self._pipes[fd] = stream
-        self._watch(fd)
 
     def _on_spawned(self, runner: Runner) -> None:
         self.runner = runner
@@ -360,7 +362,7 @@ class Command:
             self._forget_pipe(fd)
 
     def _forget_pipe(self, fd: int) -> None:
-        self._reactor.unwatch(fd)
+        self._reactor.forget(fd)
         os.close(fd)
         del self._pipes[fd]
         self._gathering.discard(fd)

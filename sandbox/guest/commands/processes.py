@@ -93,7 +93,6 @@ class Processes:
         ident = f"c{self._count}"
         path = os.path.join(self.place.spill, ident.encode() + b".log")
         output = Output(path, keep_bytes, self.place.limits["spill_bytes"], self._make_room)
-        self.memory_watch.wake()
         while len(self.commands) - len(alive) > REMEMBERED:
             old = next((c for c in self.commands.values() if not c.running and c.tree_empty), None)
             if old is None:

@@ -157,9 +157,10 @@ class RunRequest:
             self._wait_timer = processes.reactor.after(args["wait_seconds"], self._still_running)
         if args.get("cpu_seconds") is not None:
             CpuLimit(processes, command, args["cpu_seconds"])
-        if args.get("timeout_seconds") is not None:
-            command.timer = processes.reactor.after(args["timeout_seconds"], self._timed_out)
         command.start(processes.spawner, spec, stdin, None)
+        if args.get("timeout_seconds") is not None and command.running:
+            command.timer = processes.reactor.after(args["timeout_seconds"], self._timed_out)
+        processes.memory_watch.wake()
         source: InputStream | None = args.get("feed")
         if source is not None and command.input is not None:
             source.attach(command.input)

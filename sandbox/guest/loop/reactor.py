@@ -68,6 +68,10 @@ class Reactor:
             except OSError:  # closed already
                 pass
 
+    def forget(self, fd: int) -> None:
+        """Forget the only descriptor of a file, which is closed next: the kernel then unwatches it by itself."""
+        self._callbacks.pop(fd, None)
+
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         """Call ``call`` once, ``seconds`` from now."""
         timer = Timer(time.monotonic() + seconds, call)

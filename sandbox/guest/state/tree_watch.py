@@ -21,7 +21,7 @@ FOLDERS = 2000  # about 2 us each for every look that reads, and 1 KiB of the ke
 # Reads that watched folders and came to nothing. Each may leave watches of FOLDERS folders that were moved to where no read comes.
 IN_VAIN = 50
 # Kinds of notices (inotify(7)).
-CREATED, MOVED_HERE, RAN_OVER, IS_FOLDER = 0x100, 0x80, 0x4000, 0x40000000
+CREATED, MOVED_HERE, RAN_OVER, REMOVED, IS_FOLDER = 0x100, 0x80, 0x4000, 0x8000, 0x40000000
 # The kernel lets a user have 128 instances on a machine. Each sandbox has a uid of its own for this one, above all that images use.
 FIRST_UID = 1 << 31
 _EVERY_UID = ["0", "0", "4294967295"]
@@ -54,7 +54,8 @@ class TreeWatch:
         kinds = self._reader.library.take_notices(self._inotify)
         if kinds:
             self._changed = True
-            self._new_folders |= bool(kinds & RAN_OVER or (kinds & IS_FOLDER and kinds & (CREATED | MOVED_HERE)))
+            made = kinds & IS_FOLDER and kinds & (CREATED | MOVED_HERE)
+            self._new_folders |= bool(made or kinds & (RAN_OVER | REMOVED))  # one that was removed may be there again
         return not self._changed and self._identity == _identity(self._top)
 
     def begin(self, folder: int) -> Watching:

@@ -25,7 +25,8 @@ class Printing:
         self.read_ends, self.write_ends = {}, {}
         for stream in (STDOUT, STDERR):
             self.read_ends[stream], self.write_ends[stream] = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            self.command._collect(self.read_ends[stream], stream)
+            self.command._pipes[self.read_ends[stream]] = stream
+            self.command._watch(self.read_ends[stream])
 
     def print(self, data: bytes, stream: int = STDOUT) -> None:
         assert os.write(self.write_ends[stream], data) == len(data)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sandbox.guest.kernel import ActingOnFiles, files_user
@@ -345,6 +345,7 @@ ACTIONS: dict[str, Callable[[Path, Path], object]] = {
 _actions = st.tuples(st.sampled_from(sorted(ACTIONS)), st.sampled_from(FILES), st.sampled_from(FILES))
 
 
+@example(steps=[[("remove a folder", "a", "a"), ("make a folder", "node_modules/a", "a")], [("append", "node_modules/a", "a")]])
 @given(steps=st.lists(st.lists(_actions, max_size=4), max_size=12))
 @settings(max_examples=150, deadline=None)
 def test_notices_are_those_without_a_watch(
