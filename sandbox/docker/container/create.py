@@ -31,8 +31,8 @@ from .image_problems import volume_mounts
 from .profiles import Profile
 
 VAR_TMP, SPILL, SHM = "/var/tmp", "/run/gamebox", "/dev/shm"
-ENCODING = "C.UTF-8"
-"""The value of LC_CTYPE. Not of LANG, with which each program of glibc opens files for twelve categories: 0.15 ms more."""
+UTF_8_LOCALE = "C.UTF-8"
+"""The value of LC_CTYPE. As LANG it would make each program that uses glibc load twelve categories: 0.15 ms more."""
 # What an image wants to have loaded into its own programs does not belong in the guest, which has a libc of its own.
 _DEAF = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GLIBC_TUNABLES")
 
@@ -249,7 +249,7 @@ def place_of(
 ) -> dict[str, Any]:
     """Return the description of the sandbox for the guest (see ``guest.context.Place``)."""
     environ = _environ(profile, image_env)
-    if "LANG" in env and environ.get("LC_CTYPE") == ENCODING:  # else LANG would say less than it says elsewhere
+    if "LANG" in env and environ.get("LC_CTYPE") == UTF_8_LOCALE:  # which would win over the caller's LANG
         del environ["LC_CTYPE"]
     environ.update(proxy_variables(network))
     if bundle:
@@ -283,7 +283,7 @@ def _environ(profile: Profile, image_env: list[str]) -> dict[str, str]:
         HOME=profile.home, USER=profile.user, LOGNAME=profile.user, TERM="dumb", PAGER="cat", GIT_PAGER="cat"
     )
     if environ.keys().isdisjoint(("LANG", "LC_ALL", "LC_CTYPE")):
-        environ["LC_CTYPE"] = ENCODING
+        environ["LC_CTYPE"] = UTF_8_LOCALE
     # Python takes a cached module for fresh when size and second of the source agree: an agent that runs, edits and runs again
     # within a second would be shown the old program.
     environ.setdefault("PYTHONDONTWRITEBYTECODE", "1")

@@ -77,7 +77,7 @@ _OPEN_FILES = 1024
 _FINISH_SECONDS = 120
 _OTHERS_SECONDS = 20.0
 _BEGUN_SECONDS = 15.0
-"""So long ago the steps of making a volume began, at most, if the one who makes it is alive; its containers run for longer."""
+"""A volume, or a container that does not run, that is older than this was left by a process that has died."""
 _VERIFIED = "-verified"
 
 _log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) ->
             return verified
     raise SandboxError(
         ErrorCode.setup_failed,
-        "The image gamebox/base kept being rebuilt while the guest's runtime was made from it.",
+        "The guest's runtime volume was not finished: another process was making it, or kept rebuilding the image gamebox/base.",
         "Wait until the other `gamebox setup` has finished, then try again.",
         retryable=True,
     )
@@ -212,13 +212,13 @@ def _may_be_interference(error: SandboxError) -> bool:
 def _is_made_elsewhere(client: docker.DockerClient, name: str) -> bool:
     """Return whether a process that our locks do not reach seems to be making the volume. Call with our lock."""
     others = [
-        _age_seconds(volume) < _BEGUN_SECONDS
+        abs(_age_seconds(volume)) < _BEGUN_SECONDS  # the engine's clock may be ahead
         for volume in client.api.volumes(filters={"name": name}).get("Volumes") or []
         if volume["Name"] == name and _is_of_another(volume)
     ]
     for left in client.api.containers(all=True, filters={"label": f"{RUNTIME_LABEL}={name}"}):
         most = _FINISH_SECONDS if left["State"] == "running" else _BEGUN_SECONDS
-        others.append(_is_of_another(left) and time.time() - left["Created"] < most)
+        others.append(_is_of_another(left) and abs(time.time() - left["Created"]) < most)
     return any(others)
 
 
@@ -449,7 +449,7 @@ def _remove(client: docker.DockerClient, name: str) -> None:
 
 
 def _maker() -> str:
-    """Return what those have in common who exclude each other by locks."""
+    """Return an id that all processes share that exclude each other by locks."""
     return hashlib.sha256(f"{_this_host()}\0{locks.locks_folder()}".encode()).hexdigest()[:16]
 
 

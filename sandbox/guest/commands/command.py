@@ -151,7 +151,7 @@ class Command:
     def start(self, spawner: Spawner, spec: Spec, stdin: bytes | int, cwd_fd: int | None) -> None:
         """Start it. ``stdin`` is bytes or a descriptor, ``cwd_fd`` the folder to start in. Takes over both descriptors.
 
-        What can be done while it starts is done when its spec is on its way.
+        Sends the spec first, and prepares to read the output while the leader starts.
         """
         self.started = time.monotonic()
         opened = [fd for fd in (stdin, cwd_fd) if isinstance(fd, int)]

@@ -131,9 +131,16 @@ class RunRequest:
             self._start()
         except Fault as fault:
             self._answer({"fault": fault})
-            self._release_session()
+            self._give_up()
         except Exception as error:  # the session goes on
             self._answer({"fault": internal_fault(error, "run")})
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Release the session, after stopping the command if it was started: it must not run on without its deadline."""
+        if self._command is not None and self._command.running:
+            self._processes.stop(self._command, "cancelled", lambda _: None)  # ``_ended`` releases the session
+        else:
             self._release_session()
 
     def _start(self) -> None:
@@ -181,7 +188,7 @@ class RunRequest:
             if shell is None:
                 raise Fault("shell_not_found")
             state_fd = shell[1] if self._foreground else None
-            self._plain = self._plain and state_fd == sessions.STATE_FD_OF_BASH and not sessions.has_more(session, env)
+            self._plain = self._plain and state_fd == sessions.STATE_FD_OF_BASH and not sessions.may_start_customized(session, env)
             carried = sessions.build_carried_arguments(session.functions, session.variables, env)
             adds_shell = self._processes.isolated and "SHELL" not in env and sessions.is_bash(shell[0])
             if adds_shell:
@@ -384,8 +391,8 @@ class RunRequest:
             processes.changes.skip(command.id)
             return None
         others = any(other is not command and not other.tree_empty for other in processes.alive)
-        acting = processes.spawner.acting_as_user
-        return processes.changes.look(command.id, command.ended - command.started, left > 0, others, acting)
+        acting, goes_on = processes.spawner.acting_as_user, left > 0 or command.survivors > 0
+        return processes.changes.look(command.id, command.ended - command.started, goes_on, others, acting)
 
     def _answer(self, fields: dict[str, Any], blob: bytes = b"") -> None:
         """Reply with ``fields``, once, after the stream of the output."""

@@ -51,8 +51,8 @@ RESTORE = (
 )
 # Saves the state after the command, or on the way out if the command leaves by itself (exit, set -e). A command that sets an EXIT
 # trap of its own keeps it. Nothing here starts a process. All of it is one line: the shell counts the command's lines from 1, and
-# after a command with an unclosed quote bash would not understand a further line. What saves is a variable and no function, which
-# bash would have to print each time; but a function would not call a trap for DEBUG.
+# after a command with an unclosed quote bash would not understand a further line. What saves is in a variable: bash would print a
+# function each time. Unlike a function, ``eval`` runs a trap for DEBUG, so that one is removed first.
 _PRELUDE = (
     """__gamebox_save='[ "${__gamebox_saved-}" ] || { NO_DEBUG{ """
     """BUILTINprintf "%s\\0" "$PWD"; BUILTINexport -p; BUILTINprintf "\\0"; """
@@ -60,7 +60,7 @@ _PRELUDE = (
     """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
     """{ __gamebox_status=$?; set +x; BUILTINeval "$__gamebox_save"; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
 )
-# For a plain command (``plain_commands.py``): it leaves a folder, and sets no traps. A shell that a signal ends runs this one, too.
+# For a plain command (``plain_commands.py``), which sets no traps. bash runs this one for EXIT even if a signal ends it.
 _PRELUDE_OF_PLAIN = (
     """trap 'BUILTINprintf "%s\\0" "$PWD" 2>/dev/null >&FD' EXIT; """
     """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
@@ -90,7 +90,7 @@ _PIECE = r"""(?s)'([^']*)'|"((?:[^"\\]|\\.)*)"|\$'((?:[^'\\]|\\.)*)'|\\(.)|([^\s
 _ESCAPE = r"(?s)\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)"
 
 # With these, bash may start with functions, aliases or options.
-_GIVES_MORE = ("BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT", "POSIX_PEDANTIC")
+_CUSTOMIZING = ("BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT", "POSIX_PEDANTIC")
 
 # What ``parse_exports`` parsed last: most commands leave the exported variables as they were.
 _last_exports: list[tuple[str, dict[str, str]]] = [("", {})]
@@ -220,11 +220,11 @@ def is_bash(shell: str) -> bool:
     return os.path.basename(shell) == "bash"
 
 
-def has_more(session: Session, env: dict[str, str]) -> bool:
+def may_start_customized(session: Session, env: dict[str, str]) -> bool:
     """Return whether a bash of the session with the variables ``env`` may start with functions, aliases or options."""
     if session.functions:
         return True
-    return any(name in _GIVES_MORE or name.startswith("BASH_FUNC_") for names in (env, session.variables) for name in names)
+    return any(name in _CUSTOMIZING or name.startswith("BASH_FUNC_") for names in (env, session.variables) for name in names)
 
 
 def build_shell_argv(

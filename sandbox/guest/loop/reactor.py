@@ -69,7 +69,7 @@ class Reactor:
                 pass
 
     def forget(self, fd: int) -> None:
-        """Forget the only descriptor of a file, which is closed next: the kernel then unwatches it by itself."""
+        """Forget ``fd`` without a system call. Every descriptor of its file must be closed before the next poll."""
         self._callbacks.pop(fd, None)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:

@@ -6,9 +6,10 @@ A kept sandbox has a token of 32 random bytes. A host calls by sending these byt
 
 ``where`` identifies the caller's machine, its boot and the folder of its locks; ``made at`` is when the call was made, in ns since
 that boot: what a host sent before it was killed may arrive behind the call of the next host. ``check`` is the start of SHA-256 over
-token and body, so that a call that was cut short and the bytes of the next never look like a valid one. The guest answers a call
-that it accepts with 40 bytes: SHA-256 of the token (see ``answer_prefix``) and the new nonce. After them both directions carry only
-frames with that nonce, counted from 0. The guest does not answer a call that it refuses: its current host would read the answer.
+token and body, so that a call that was cut short is not taken for a valid one, unless the first bytes of the next call are those it
+lacks (see ``CallFinder``). The guest answers a call that it accepts with 40 bytes: SHA-256 of the token (see ``answer_prefix``) and
+the new nonce. After them both directions carry only frames with that nonce, counted from 0. The guest does not answer a call that
+it refuses: its current host would read the answer.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class CallFinder:
         while at >= 0 and len(data) >= at + CALL_BYTES:
             call = self._parse(data[at + TOKEN_BYTES : at + CALL_BYTES])
             following = data.find(self._token, at + 1)
-            if call is None or 0 <= following < at + CALL_BYTES:  # cut short, perhaps of bytes with which the next one begins
+            if call is None or 0 <= following < at + CALL_BYTES:  # cut short; the next one may begin with what it lacks
                 at = following
                 continue
             if at > start:

@@ -47,6 +47,7 @@ struct tree {
     const struct limits *limits;
     struct watch *watch;
     dev_t device;
+    double hidden_cpu, hidden_clock; /* until when hidden folders are watched: the rest of the time is for the states */
 };
 
 static double now(clockid_t clock)
@@ -106,8 +107,8 @@ static void watch_hidden(struct tree *tree, int above, const char *name, int lev
     if (watch->inotify < 0 || !watch->hidden || watch->blind)
         return;
     int folder = openat(above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-    if (folder < 0 || levels > MOST_HIDDEN_LEVELS || now(CLOCK_THREAD_CPUTIME_ID) > tree->limits->cpu_seconds ||
-        now(CLOCK_MONOTONIC) > tree->limits->clock_seconds)
+    if (folder < 0 || levels > MOST_HIDDEN_LEVELS || now(CLOCK_THREAD_CPUTIME_ID) > tree->hidden_cpu ||
+        now(CLOCK_MONOTONIC) > tree->hidden_clock)
         watch->blind = 1;
     else
         watch_folder(watch, folder, NAMES);
@@ -126,7 +127,7 @@ static void watch_hidden(struct tree *tree, int above, const char *name, int lev
 }
 
 /* Note whether an entry can change without a notice in the folder above it: by another name, or on another file system. */
-static void look_for_other_ways(struct tree *tree, const struct stat *found, int entered)
+static void find_blind_spot(struct tree *tree, const struct stat *found, int entered)
 {
     if (found->st_dev != tree->device || (S_ISDIR(found->st_mode) ? !entered : found->st_nlink > 1))
         tree->watch->blind = 1;
@@ -146,7 +147,7 @@ static int add(struct tree *tree, const char *prefix, size_t prefix_size, int le
         return TOO_MUCH;
     int skipped = S_ISDIR(found->st_mode) && is_skipped(tree->limits->skipped, name);
     int entered = S_ISDIR(found->st_mode) && levels < tree->limits->levels && !skipped;
-    look_for_other_ways(tree, found, entered || skipped);
+    find_blind_spot(tree, found, entered || skipped);
     uint64_t state = entered ? found->st_mode : opaque(found);
     uint16_t short_length = (uint16_t)length;
     unsigned char *record = tree->records + tree->used;
@@ -198,7 +199,11 @@ int64_t read_tree(int top, unsigned char *records, size_t size, const struct lim
     struct stat found;
     if (fstat(top, &found))
         return UNREADABLE;
-    struct tree tree = {records, size, 0, 0, limits, watch, found.st_dev};
+    double cpu = now(CLOCK_THREAD_CPUTIME_ID), clock = now(CLOCK_MONOTONIC);
+    struct tree tree = {
+        records, size, 0, 0, limits, watch, found.st_dev,
+        cpu + (limits->cpu_seconds - cpu) / 2, clock + (limits->clock_seconds - clock) / 2,
+    };
     watch->blind |= !gives_notices(top);
     struct open_how how = {
         .flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
@@ -235,7 +240,7 @@ int64_t read_tree(int top, unsigned char *records, size_t size, const struct lim
     return problem ? problem : (int64_t)tree.used;
 }
 
-/* Open an inotify instance that the kernel counts for `user`, and not for the many who have the uid of this thread; -1: failed. */
+/* Open an inotify instance that the kernel counts for `user`, and not for this thread's uid, which many share; -1: that failed. */
 int open_inotify(unsigned user)
 {
     uid_t real, own, saved;
@@ -243,7 +248,7 @@ int open_inotify(unsigned user)
         return -1;
     int inotify = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (syscall(SYS_setresuid, -1, own, -1))
-        abort(); /* this thread must not go on as somebody else */
+        abort(); /* this thread must not keep the other uid */
     return inotify;
 }
 

@@ -73,7 +73,7 @@ class TreeReader:
     def read(self, top: bytes, cpu_seconds: float, clock_seconds: float, watch: TreeWatch | None = None) -> States | bytes:
         """Return the states of everything below a folder: as a dictionary, or as records that equal those of an unchanged tree.
 
-        ``watch`` is told what changes from now on. Gives up after these seconds of this thread's CPU time, and by the clock.
+        ``watch`` watches the folders as they are read. Gives up after these seconds of this thread's CPU time, and by the clock.
         Raises OSError if the folder cannot be opened, TooMuchError, TooLateError.
         """
         self.load()
@@ -88,6 +88,8 @@ class TreeReader:
                 if watch is not None:
                     watch.end(watching)
                 return records
+            if watch is not None:
+                watch.close()  # its notices are read by the library
             self.library = None
         return _read_in_python(top, time.thread_time() + cpu_seconds, time.monotonic() + clock_seconds)
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from .tree_states import TreeReader
 
 FOLDERS = 2000  # about 2 us each for every look that reads, and 1 KiB of the kernel's memory
-# Reads that watched folders and came to nothing. Each may leave watches of FOLDERS folders that were moved to where no read comes.
+# Reads after which the tree was not watched. Each may leave watches of FOLDERS folders that were moved to where nothing is read.
 IN_VAIN = 50
 # Kinds of notices (inotify(7)).
 CREATED, MOVED_HERE, RAN_OVER, REMOVED, IS_FOLDER = 0x100, 0x80, 0x4000, 0x8000, 0x40000000
-# The kernel lets a user have 128 instances on a machine. Each sandbox has a uid of its own for this one, above all that images use.
+# The kernel lets each user have 128 instances on a machine. Each sandbox opens its own as a random uid from here on.
 FIRST_UID = 1 << 31
 _EVERY_UID = ["0", "0", "4294967295"]
 
@@ -41,14 +41,14 @@ class TreeWatch:
         self._in_vain = 0
 
     def open(self) -> None:
-        """Begin to watch with the next read, if this is root of the machine, who may be somebody else for a moment; once."""
+        """Open the inotify instance, once; the next read watches. Only root outside of a user namespace can: it changes its uid."""
         library = None if self._opened else self._reader.library
         self._opened = True
         if library is not None and os.geteuid() == 0 and _is_every_uid_here() and is_own_mount(self._top):
             self._inotify = library.open_inotify(FIRST_UID + int.from_bytes(os.urandom(3), "little"))
 
     def is_unchanged(self) -> bool:
-        """Return whether surely nothing changed since the last complete read, unless by a process that goes on."""
+        """Return whether certainly nothing changed since the last complete read, except by processes that are still running."""
         if self._inotify < 0:
             return False
         kinds = self._reader.library.take_notices(self._inotify)
@@ -61,12 +61,15 @@ class TreeWatch:
     def begin(self, folder: int) -> Watching:
         """Return how to watch what is now read of the tree, whose open ``folder`` this is."""
         status = os.fstat(folder)
-        if self._identity not in (None, (status.st_dev, status.st_ino)):
-            self._close()
+        if self._identity not in (None, (status.st_dev, status.st_ino)) or self._in_vain > IN_VAIN:
+            self.close()
         self._identity = (status.st_dev, status.st_ino)
         self.is_unchanged()  # so that notices from now on are of changes from now on
         self._changed = True
-        return Watching(-1 if self._blind else self._inotify, self._new_folders, FOLDERS, ENTRIES, 0)
+        watching = Watching(-1 if self._blind else self._inotify, self._new_folders, FOLDERS, ENTRIES, 0)
+        self._blind = watching.inotify >= 0  # until ``end``: after a read that failed, the next one does not watch
+        self._in_vain += self._blind
+        return watching
 
     def end(self, watching: Watching) -> None:
         """Take over how the tree is watched after a complete read."""
@@ -74,11 +77,11 @@ class TreeWatch:
         self._changed = not watched
         self._new_folders = not watched
         self._blind = bool(watching.blind)  # the next read finds out whether that is over, before one watches again
-        self._in_vain += watching.inotify >= 0 and not watched
-        if self._in_vain > IN_VAIN or watching.folders < 0 or watching.entries < 0:
-            self._close()
+        self._in_vain -= watched
+        if watching.folders < 0 or watching.entries < 0:
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Stop watching for good."""
         if self._inotify >= 0:
             os.close(self._inotify)
@@ -99,6 +102,6 @@ def _identity(path: bytes) -> tuple[int, int] | None:
 
 
 def _is_every_uid_here() -> bool:
-    """Return whether this is no user namespace: in one, instances are counted for the user who made it as well."""
+    """Return False in a user namespace: there, instances are also counted for the user who made it."""
     with open("/proc/self/uid_map") as file:
         return file.read().split() == _EVERY_UID

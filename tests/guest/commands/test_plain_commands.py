@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sandbox.guest.commands import plain_commands, sessions
 from sandbox.guest.commands.plain_commands import PLAIN, is_plain
-from sandbox.guest.commands.sessions import Session, has_more, parse_folder, parse_state
+from sandbox.guest.commands.sessions import Session, may_start_customized, parse_folder, parse_state
 
 from .test_sessions import state_after
 
@@ -93,19 +93,19 @@ def test_usual_commands_are_plain(command: str) -> None:
         "printf -v G_B 1",
     ],
 )
-def test_what_may_change_the_shell_is_not(command: str) -> None:
+def test_what_may_change_the_shell_is_not_plain(command: str) -> None:
     assert not is_plain(command)
 
 
 @pytest.mark.parametrize("name", ["BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT", "POSIX_PEDANTIC", "BASH_FUNC_f%%"])
-def test_a_bash_that_may_start_with_more_is_told(name: str) -> None:
+def test_a_bash_that_may_start_with_more_is_recognized(name: str) -> None:
     session = Session("/", {})
-    assert not has_more(session, ENV)
-    assert has_more(session, {**ENV, name: ""})
+    assert not may_start_customized(session, ENV)
+    assert may_start_customized(session, {**ENV, name: ""})
     session.variables = {name: ""}
-    assert has_more(session, ENV)
+    assert may_start_customized(session, ENV)
     session.variables, session.functions = {}, "f () { :; }"
-    assert has_more(session, ENV)
+    assert may_start_customized(session, ENV)
 
 
 def test_every_builtin_is_known() -> None:

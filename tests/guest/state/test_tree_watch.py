@@ -8,6 +8,7 @@ import resource
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -260,6 +261,26 @@ def test_a_tree_that_files_can_be_linked_out_of_is_read_each_time(
     assert tree_watch.is_own_mount(b"/proc")
 
 
+def test_hidden_folders_leave_half_of_the_time_for_the_states(top: Path, library: Path) -> None:
+    (top / "src").mkdir()
+    for number in range(1500):
+        (top / f".venv/{number}").mkdir(parents=True)
+    watched = Watched(top, library)
+    (top / ".venv/new").mkdir()
+    for _ in range(3):  # each may read what there is in the other half
+        watched.reader.read(watched.top, 0.004, SECONDS, watched.watch)
+    assert not watched.watch.is_unchanged()
+    assert [watched.look() for _ in range(3)][-1] is False
+
+
+def test_a_kernel_that_lacks_a_call_ends_the_watch(watched: Watched, top: Path) -> None:
+    real = watched.reader.library
+    watched.reader.library = SimpleNamespace(read_tree=lambda *_: -4, take_notices=real.take_notices)
+    (top / "src/new").touch()
+    assert [watched.look() for _ in range(3)] == [True] * 3
+    assert watched.watch._inotify < 0
+
+
 def test_another_folder_in_its_place_is_read(watched: Watched, top: Path) -> None:
     top.rename(f"{top}-old")
     try:
@@ -280,7 +301,7 @@ def test_instances_are_counted_for_each_sandbox_alone(tmp_path: Path, library: P
         assert not any(each.look() for each in many)
     finally:
         for each in many:
-            each.watch._close()
+            each.watch.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (os.getuid(), os.geteuid(), files_user()[0]) == (0, 0, 0)
 
@@ -324,7 +345,7 @@ def test_a_write_by_a_name_that_is_gone_is_noticed_when_its_process_has_ended(
         held.write(b"more")
     tracker.begin()
     found = tracker.look("c3", 10, left=False)
-    tracker._watch._close()
+    tracker._watch.close()
     assert found is not None
     assert found["names"] == ["~ linked"]
 
@@ -368,4 +389,4 @@ def test_notices_are_those_without_a_watch(
                     ACTIONS[what](top / one, top / other)
             found = [tracker.look(f"c{number}", 10, left=False) for tracker in trackers]
             assert found[0] == found[1], actions
-    watching._watch._close()
+    watching._watch.close()
