@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import queue
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandbox import CancelToken, LocalEnvironment
 from sandbox.errors import ErrorCode
+from sandbox.guest.commands.command import Command
+from sandbox.guest.commands.run import run
 from sandbox.guest.commands.spawner import MOST_SPARES
 from sandbox.guest.watch.procfs import find_descendants, read_parents
+from tests.guest.calls import place_at, running_processes
+from tests.integration.observing import eventually
 
 
 def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:
@@ -57,6 +65,27 @@ def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes
         finally:
             os.kill(launcher, signal.SIGCONT)
         assert env.run("echo on", session=None).unwrap().output == "on\n"
+
+
+def test_a_command_whose_output_cannot_be_watched_does_not_run_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started before the guest watches its pipes: without that it would have no deadline."""
+
+    def out_of_memory(self: Command, fd: int) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(Command, "_watch", out_of_memory)
+    replies: queue.Queue[dict[str, Any]] = queue.Queue()
+    args = {"command": "sleep 100", "session": "default", "timeout_seconds": 60.0, "keep_output_bytes": 1000}
+    with running_processes(place_at(tmp_path, sessions=1, concurrent_actions=1)) as running:
+        processes = running.processes
+
+        def start() -> None:
+            run(processes, args, lambda fields, _: replies.put(fields), lambda _: None)
+
+        running._reactor.hand_over(start)
+        assert replies.get(timeout=60)["fault"].code == "io_error"
+        assert eventually(lambda: all(command.tree_empty for command in processes.commands.values()))
+        assert eventually(lambda: not processes.sessions.own["default"].busy)
 
 
 @contextmanager
