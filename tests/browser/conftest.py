@@ -23,14 +23,17 @@ def image() -> str:
     return IMAGE
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def env(image: str) -> Iterator[DockerEnvironment]:
-    """A sandbox of the profile default, with its read-only root and without a network."""
+    """A sandbox of the profile default, with its read-only root and without a network.
+
+    It ends with the tests of this folder: pages that they leave behind never rest, and would take a processor from all later tests.
+    """
     with DockerEnvironment(image=image, limits=Limits(memory_bytes=GIB)) as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def hostile(env: DockerEnvironment) -> str:
     """The address of a server of hostile pages in the sandbox."""
     return serve(env, "hostile.py", Path(__file__).with_name("hostile_site.py").read_text())

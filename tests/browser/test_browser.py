@@ -54,7 +54,7 @@ server.serve_forever()
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shop(env: DockerEnvironment) -> str:
     return serve(env, "shop.py", SITE)
 
