@@ -1,4 +1,4 @@
-"""One sandbox with a browser for all tests of this folder, and servers in it."""
+"""A sandbox with a browser for the tests of a file, and servers in it."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def image() -> str:
     return IMAGE
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def env(image: str) -> Iterator[DockerEnvironment]:
     """A sandbox of the profile default, with its read-only root and without a network.
 
-    It ends with the tests of this folder: pages that they leave behind never rest, and would take a processor from all later tests.
+    It ends with the tests of a file: pages that they leave behind never rest, and would take a processor from all later tests.
     """
     with DockerEnvironment(image=image, limits=Limits(memory_bytes=GIB)) as made:
         yield made
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def hostile(env: DockerEnvironment) -> str:
     """The address of a server of hostile pages in the sandbox."""
     return serve(env, "hostile.py", Path(__file__).with_name("hostile_site.py").read_text())

@@ -54,7 +54,7 @@ server.serve_forever()
 """
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def shop(env: DockerEnvironment) -> str:
     return serve(env, "shop.py", SITE)
 

@@ -31,7 +31,7 @@ server.serve_forever()
 """
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def site(env: DockerEnvironment) -> str:
     env.write("tasks.json", json.dumps({task.name: task.page for task in TASKS})).unwrap()
     return serve(env, "tasks.py", SERVER)
