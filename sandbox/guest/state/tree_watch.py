@@ -2,9 +2,9 @@
 
 Most commands change nothing, and without notices each would cost a stat of every file. A notice says only that the states have to
 be read again. Folders that have no states (``node_modules``, ``.git``) are watched for new names, because a file that is linked
-into one can be written there. Whatever can change without a notice keeps the tree from being watched: that it is no mount of its
-own, so that files can be linked out of it; a file with several names, another file system, a folder that the user cannot read,
-more than FOLDERS folders, or ENTRIES entries in those without states.
+into one can be written there. A tree is not watched if it can change without a notice: without a mount of its own (hard links
+could lead out of it), with a file that has several names, another file system, a folder that the user cannot read, more than
+FOLDERS folders, or ENTRIES entries in those without states.
 """
 
 from __future__ import annotations
