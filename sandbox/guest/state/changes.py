@@ -50,6 +50,7 @@ class Tracker:
         self._cost = 0.0
         self._since: str | None = None
         self._running = 0
+        self._looked = False
         self._alone = False  # whether nothing else went on at the last look that read: else a write since may be without a notice
         self._crowded = False
         self.last: dict[str, Any] = {"id": None, "created": [], "modified": [], "deleted": []}
@@ -58,7 +59,6 @@ class Tracker:
         """Load what the first look needs."""
         if self._wanted:
             self._reader.load()
-            self._watch.open()
 
     def begin(self, acting: ActingOnFiles = AS_BEFORE) -> None:
         """Note that a command is about to start, and scan the tree if that has not been done yet, ``acting`` as the user."""
@@ -106,8 +106,10 @@ class Tracker:
                 if self._cost > budget:
                     self._cost *= 0.9  # so that a tree that has become smaller is tried again
                     raise TooMuchError
+                if self._looked:  # not for one command: a process that watches takes 10 ms longer to end, and so does its sandbox
+                    self._watch.open()
                 self._states = self._scan(b"", budget, acting)
-                self._alone = alone
+                self._looked, self._alone = True, alone
         except TooMuchError:
             self._since = self._since or ident
             return None
