@@ -21,7 +21,7 @@ from sandbox.docker.container.arguments import check_runtime
 from sandbox.docker.container.disks.disk import Disk, host_disk, look_ahead, note_refused_devices, prepare
 from sandbox.docker.container.profiles import Profile
 from sandbox.docker.container.removal import remove
-from sandbox.docker.container.shortcut import take_shortcut
+from sandbox.docker.container.shortcut import find_guest, take_shortcut
 from sandbox.docker.container.stream import AttachStream
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.events import EngineEvents, watch
@@ -85,6 +85,7 @@ class DockerBackend:
         self.volume_bytes: int | None = None
         self.container_id: str | None = None
         self.stream: AttachStream | None = None
+        self._guest_pid = 0
         self._cut_streams: list[AttachStream] = []  # that a thread may still be using
         self._events: EngineEvents | None = None
         self._disk: Disk | None = None
@@ -136,6 +137,7 @@ class DockerBackend:
             labels = client.api.inspect_container(found.container_id)["Config"].get("Labels") or {}
         self._contents = read_manifest(labels)  # a container has the labels of its image
         self._events = watch(client)
+        self._guest_pid = find_guest(client, found.container_id)
         self.stream, nonce, received, self._ownership = reaching.take(client, found, self._take_over)
         return GuestStream(self.stream, keep=self._keep(found), nonce=nonce, received=received)
 
@@ -284,6 +286,7 @@ class DockerBackend:
             request.meanwhile()
             client.api.start(self.container_id)
             self._runs = True
+            self._guest_pid = find_guest(client, self.container_id)  # while the guest starts
         return self.stream
 
     def _undo_create(self) -> None:
@@ -314,7 +317,7 @@ class DockerBackend:
         if self._disk is None or self.container_id is None or self.stream is None:
             return
         self.stream.ends_with_engine = self.kept is None
-        take_shortcut(connect(), self.container_id, facts.get("pipes"), transport, self.stream)
+        take_shortcut(self._guest_pid, self.container_id, facts.get("pipes"), transport, self.stream)
         if not self.attached:
             image_problems.check_links(facts)
             enforcement.check(self._limits, self._disk, container.places(self._limits, self._profile), facts)

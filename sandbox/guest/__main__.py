@@ -7,6 +7,7 @@ the limits that the kernel enforces. If it cannot serve, it writes the reason to
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import sys
@@ -57,6 +58,8 @@ def main() -> None:
         processes = _serve(reactor, spawner, place, decoder, out_fd, hello, rest)
     except _MALFORMED_HELLO as error:  # a limit is missing, for example
         _refuse(error)
+    gc.freeze()
+    gc.enable()
     if isolated:
         release_start()
     if hello.get("stands_by") is True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import stat
 import subprocess
@@ -12,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.user_cache import is_only_ours, user_cache
 
 SOURCE = Path(__file__).parents[1] / "guest" / "commands" / "launcher.c"
 COMPILERS = ("cc", "gcc", "clang")
@@ -46,8 +46,7 @@ def find_launcher() -> Path:
 
 
 def _open_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")  # a relative one would be found in a repository that brings a program with it
-    folder = Path(base if Path(base).is_absolute() else Path.home() / ".cache", "gamebox", "launcher")
+    folder = user_cache("launcher")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -58,7 +57,7 @@ def _open_cache() -> Path:
             f"The folder {folder} cannot be made: {error.strerror}.",
             "Set XDG_CACHE_HOME to a folder you may write.",
         ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    if not stat.S_ISDIR(found.st_mode) or not is_only_ours(found):
         raise SandboxError(
             ErrorCode.setup_failed,
             f"{folder} is not a folder that only this user can write to, so a program in it cannot be trusted.",
@@ -73,7 +72,7 @@ def _is_ours(path: Path) -> bool:
         found = path.lstat()
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return stat.S_ISREG(found.st_mode) and is_only_ours(found)
 
 
 def _compile(target: Path) -> str:

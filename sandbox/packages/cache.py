@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sandbox.errors import configuration_error
+from sandbox.user_cache import user_cache
 
 from .host_indexes import find_host_indexes
 
@@ -28,9 +29,8 @@ class Upstreams:
 
 
 def user_folder() -> Path:
-    """Return the folder of this user's own cache: gamebox/packages below XDG_CACHE_HOME, or ~/.cache."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))  # a relative one would be a folder of whatever repository one is in
-    return (base if base.is_absolute() else Path.home() / ".cache") / "gamebox" / "packages"
+    """Return the folder of this user's own cache of packages."""
+    return user_cache("packages")
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def test_a_sandbox_of_this_machine_has_it(sandbox: DockerEnvironment) -> None:
 @pytest.mark.parametrize("keep", [False, True])
 def test_nothing_else_is_opened(monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
     offered: list[Any] = []
-    monkeypatch.setattr(backend, "take_shortcut", lambda client, ident, pipes, *_: offered.append(pipes))
+    monkeypatch.setattr(backend, "take_shortcut", lambda pid, ident, pipes, *_: offered.append(pipes))
     with EngineProxy() as proxy:
         monkeypatch.setenv("DOCKER_HOST", proxy.address)
         env = DockerEnvironment(limits=SMALL, keep=keep).start()

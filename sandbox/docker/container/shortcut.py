@@ -24,17 +24,22 @@ from .stream import AttachStream
 SOCKETS = ("/var/run/docker.sock", "/run/docker.sock")
 
 
-def take_shortcut(
-    client: docker.DockerClient, container_id: str, pipes: object, transport: Transport, stream: AttachStream
-) -> None:
+def find_guest(client: docker.DockerClient, container_id: str) -> int:
+    """Return the guest's process id for ``take_shortcut``, which the engine knows as soon as the container is started; 0 if that
+    cannot be done.
+    """
+    if may_take_shortcut(client):
+        with contextlib.suppress(SandboxError), translated():
+            return int(client.api.inspect_container(container_id)["State"]["Pid"])
+    return 0
+
+
+def take_shortcut(pid: int, container_id: str, pipes: object, transport: Transport, stream: AttachStream) -> None:
     """Switch ``transport`` from ``stream`` to the guest's own pipes, if possible; otherwise it goes on, more slowly.
 
     ``pipes`` are the descriptors and inodes of the pipes, as the guest's HELLO gives them.
     """
-    if not may_take_shortcut(client):
-        return
-    with contextlib.suppress(SandboxError), translated():
-        pid = int(client.api.inspect_container(container_id)["State"]["Pid"])
+    if pid:
         switch(open_guest_pipes(pid, container_id, pipes), transport, stream)
 
 

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.user_cache import user_cache
 
 
 def locks_folder() -> Path:
-    """Return the folder of the lock files, below XDG_CACHE_HOME or ~/.cache. Raises SandboxError (setup_failed)."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gamebox", "locks")
+    """Return the folder of the lock files, in this user's cache. Raises SandboxError (setup_failed)."""
+    folder = user_cache("locks")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -115,7 +115,8 @@ def tag_by_content(client: docker.DockerClient, recipe: Recipe) -> tuple[Recipe,
     The digest covers what goes in and not image ids, which differ between builds of the same. The parent counts with its content
     label, or if it is missing with what it will be built from. Raises docker-py's errors.
     """
-    found, parent = _inspect(client, recipe.parent), find_recipe(recipe.parent)
+    found = _inspect(client, recipe.parent)
+    parent = None if found is not None else find_recipe(recipe.parent)
     wanted = recipe.digest(found[1] if found is not None else parent.digest("") if parent is not None else "")
     return dataclasses.replace(recipe, tag=wanted[:16]), wanted
 

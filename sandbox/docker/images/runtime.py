@@ -33,7 +33,7 @@ from sandbox.docker.engine.retries import retry_engine
 from sandbox.errors import ErrorCode, SandboxError
 
 from .images import ensure_image, tag_by_content
-from .recipes import Recipe, find_recipe
+from .recipes import Recipe, find_recipe, read_files
 
 MOUNT_POINT = "/.gamebox"
 RUNTIME_IMAGE = "gamebox/runtime"
@@ -56,8 +56,11 @@ ARGV = (
 )
 """Starts the interpreter through its own loader, which ignores the image's loader cache, environment and locale."""
 
-START_GUEST = f"from {GUEST_PACKAGE}.__main__ import main; main()"
-"""The program of the guest. With ``-m`` the interpreter would import ``runpy`` and what that imports: 1.2 MiB, 10 ms."""
+START_GUEST = f"import gc; gc.disable(); from {GUEST_PACKAGE}.__main__ import main; main()"
+"""The program of the guest. With ``-m`` the interpreter would import ``runpy`` and what that imports: 1.2 MiB, 10 ms.
+
+What is imported is never garbage: not looking for some in it saves 1 to 3 ms of 25.
+"""
 
 LAUNCHER = f"{MOUNT_POINT}/bin/launcher"
 """The program that starts commands, see ``guest/commands/launcher.c``."""
@@ -288,8 +291,7 @@ def read_launcher() -> bytes | None:
 
 def guest_files() -> dict[str, bytes]:
     """Return the guest's modules in this installation of the package, by their path in the volume."""
-    folder = Path(__file__).parents[2] / "guest"
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.py"))}
+    files = read_files(Path(__file__).parents[2] / "guest", ".py")
     files |= {f"etc/{name}": content for name, content in ETC.items()}
     return {f"{GUEST_PACKAGE}/{path}": content for path, content in files.items()}
 

@@ -22,7 +22,7 @@ def test_disks_of_different_sizes_are_formatted_at_once(tmp_path: Path, monkeypa
         both.wait(timeout=10)
         return ()
 
-    monkeypatch.setattr(loop_device, "_format", functools.lru_cache(format_disk))
+    monkeypatch.setattr(loop_device, "_formatted", functools.lru_cache(format_disk))
     monkeypatch.setattr(loop_device, "_attach", lambda _: LoopDevice("/dev/loop0", -1))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda size: loop_device.make(size, tmp_path, 1000), [1 << 20, 2 << 20, 1 << 20, 2 << 20]))
