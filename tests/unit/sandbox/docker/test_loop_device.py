@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,3 +28,50 @@ def test_disks_of_different_sizes_are_formatted_at_once(tmp_path: Path, monkeypa
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda size: loop_device.make(size, tmp_path, 1000), [1 << 20, 2 << 20, 1 << 20, 2 << 20]))
     assert sorted(calls) == [1 << 20, 2 << 20]
+
+
+def spoil_nothing(kept: Path) -> None:
+    pass
+
+
+def lose_the_end(kept: Path) -> None:
+    kept.write_bytes(kept.read_bytes()[:-1])
+
+
+def let_others_write(kept: Path) -> None:
+    kept.chmod(0o666)
+
+
+def link_elsewhere(kept: Path) -> None:
+    kept.symlink_to(kept.rename(kept.parent.with_name("elsewhere")))
+
+
+@pytest.mark.parametrize("spoil", [spoil_nothing, lose_the_end, let_others_write, link_elsewhere])
+def test_what_mkfs_wrote_is_kept_for_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None]
+) -> None:
+    """The kernel reads it as root: nothing is used that somebody else may have written."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls, written = [], ((0, b"super"), (1 << 30, b"table" * 1000))
+
+    def format_disk(*asked: object) -> tuple[tuple[int, bytes], ...]:
+        calls.append(asked)
+        return written
+
+    monkeypatch.setattr(loop_device, "_format", format_disk)
+    for _ in range(2):
+        loop_device._formatted.cache_clear()
+        assert loop_device.formatted(1 << 31, 1000) == written
+    (kept,) = (tmp_path / "gamebox/disks").iterdir()
+    spoil(kept)
+    loop_device._formatted.cache_clear()
+    assert loop_device.formatted(1 << 31, 1000) == written
+    assert len(calls) == (1 if spoil is spoil_nothing else 2)
+
+
+def test_few_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(loop_device, "_format", lambda *_: ())
+    for size in range(loop_device._MOST_KEPT + 5):
+        loop_device.formatted(size, 1000)
+    assert len(list((tmp_path / "gamebox/disks").iterdir())) == loop_device._MOST_KEPT
