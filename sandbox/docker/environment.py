@@ -107,11 +107,11 @@ class DockerEnvironment(SandboxedEnvironment):
         bundle = None if ca_bundle is None else Path(ca_bundle)
         check_inputs(str(image), folder, bundle, variables)
         of_host, beside = split_services(services)
+        asked["limits"] = limits = limits or Limits()
         roots = checked_folders(read_roots)
         self.spec, self._parts = write_down(
             {
                 **asked,
-                "limits": limits or Limits(),
                 "network": policy,
                 "env": variables,
                 "services": {**{service.name: service for service in of_host}, **beside},
@@ -119,7 +119,7 @@ class DockerEnvironment(SandboxedEnvironment):
             }
         )
         self.image, self.profile = str(image), chosen
-        fitted = chosen.with_least_limits(limits or Limits())
+        fitted = chosen.with_least_limits(limits)
         self.backend: DockerBackend = DockerBackend(self.spec, chosen, fitted, variables, reporter)
         if isinstance(image, Image):
             self.backend.build_image = lambda: self._build(image, reporter)

@@ -123,7 +123,8 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
         """Start what is not started; one thread at a time. Raises SandboxError; nothing is left behind then."""
         if self._closed:
             raise _closed()
-        if (none := descriptors.want(START_DESCRIPTORS)) is not None:  # before anything is made that is to be undone
+        # Before anything is made that is to be undone; one that stands by has its descriptors.
+        if self._standing_by is None and (none := descriptors.want(START_DESCRIPTORS)) is not None:
             raise descriptors.refusal(none, "The sandbox could not be started")
         try:
             self._services.begin()

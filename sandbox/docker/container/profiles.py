@@ -44,6 +44,8 @@ class Profile:
         """Return ``limits`` with the read and write limits raised to what the profile needs."""
         least = self.least_file_bytes
         read, write = max(limits.read_bytes, least), max(limits.write_bytes, least)
+        if (read, write) == (limits.read_bytes, limits.write_bytes):
+            return limits
         return dataclasses.replace(limits, read_bytes=read, write_bytes=write)
 
 

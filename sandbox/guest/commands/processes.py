@@ -287,7 +287,7 @@ class Processes:
 
     def rehearse(self) -> None:
         """Open ahead what the first command needs, by a ``true`` of our own, which is not listed and leaves nothing."""
-        self.changes.get_ready()
+        self.changes.get_ready(self.spawner.acting_as_user)
         Counters(self.cgroup)
         if self.shell is not None:
             path, state_fd = self.shell

@@ -55,18 +55,17 @@ class Tracker:
         self._crowded = False
         self.last: dict[str, Any] = {"id": None, "created": [], "modified": [], "deleted": []}
 
-    def get_ready(self) -> None:
-        """Load what the first look needs."""
-        if self._wanted:
-            self._reader.load()
-
     def begin(self, acting: ActingOnFiles = AS_BEFORE) -> None:
         """Note that a command is about to start, and scan the tree if that has not been done yet, ``acting`` as the user."""
         self._crowded = self._crowded or self._running > 0
         self._running += 1
+        self.get_ready(acting)
+
+    def get_ready(self, acting: ActingOnFiles = AS_BEFORE) -> None:
+        """Scan the tree if that has not been done yet, ``acting`` as the user."""
         if not self._wanted or self._states is not None:
             return
-        self.get_ready()
+        self._reader.load()
         if self._cost > MOST_SECONDS:
             self._cost *= 0.9  # so that a tree that has become smaller is tried again
         elif self._lock.acquire(blocking=False):
