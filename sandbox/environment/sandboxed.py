@@ -156,7 +156,10 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
 
     def _request(self) -> StartRequest:
         names, variables = self._services.names(), self._services.variables()
-        return StartRequest(self.network, lambda: self._pause.on, names, variables, meanwhile=load_meanwhile)
+        return StartRequest(self.network, lambda: self._pause.on, names, variables, meanwhile=self._load_meanwhile)
+
+    def _load_meanwhile(self) -> None:
+        load_meanwhile(connections=self.network.mode in ("allow", "open"))
 
     def _open(self, request: StartRequest) -> None:
         opened = self.backend.open(request)
@@ -178,9 +181,7 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
         self.backend.check(facts, transport)
 
     def _carry(self, transport: Transport) -> None:
-        self._network.carry(transport, self._services.connectors(lambda: self.ceiling))
-        if self._network.egress is not None:
-            self._services.close_with(self._network.egress.streams)
+        self._network.carry(transport, self._services.connectors(lambda: self.ceiling), self._services.close_with)
 
     # Standing by, for ``SandboxPool``
 
@@ -332,7 +333,8 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
         self._pause.end(self._transport)
 
     def _freeze(self) -> None:
-        streams = None if self._network.egress is None else self._network.egress.streams
+        egress = self._network.egress()  # made if it is not: a connection may begin at any moment
+        streams = None if egress is None else egress.streams
         try:
             if streams is not None:
                 self._drain(streams)
@@ -351,8 +353,8 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
 
     def _thaw(self) -> None:
         self.backend.thaw()
-        if self._network.egress is not None:
-            self._network.egress.streams.resume_sending()
+        if (streams := self._network.streams) is not None:
+            streams.resume_sending()
 
     def secret(self, name: str, value: str, *, always: bool = True) -> None:
         """See ``Environment.secret``. Programs in the sandbox can read it: it is masked in what comes out, and no more."""

@@ -271,7 +271,7 @@ def test_no_thread_or_task_is_left(docker_env: Make, model: Upstream) -> None:
     others = set(threading.enumerate())
     env = docker_env(limits=SMALL, services=[llm(model)])
     env.run("curl -sS http://llm.internal/v1/large | sleep 60", background=True).unwrap()
-    assert eventually(lambda: bool(env._network.egress is not None and env._network.egress.streams.busy))
+    assert eventually(lambda: bool(env._network.streams is not None and env._network.streams.busy))
     env.close()
     assert not [t for t in set(threading.enumerate()) - others if t.name == "gamebox-streams"]
 

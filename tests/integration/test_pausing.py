@@ -86,8 +86,8 @@ def test_ctrl_c_in_a_pause_or_resume_leaves_a_sandbox_that_goes_on(monkeypatch: 
         monkeypatch.setattr(env, "_drain", struck)
         with pytest.raises(KeyboardInterrupt):
             env.pause()
-        assert env._network.egress is not None
-        assert env._network.egress.streams._flowing.is_set()
+        assert env._network.streams is not None
+        assert env._network.streams._flowing.is_set()
 
 
 def test_a_sandbox_that_was_woken_from_outside_can_be_resumed() -> None:

@@ -14,19 +14,21 @@ from sandbox import operations
 _begun = threading.Lock()
 
 
-def load_meanwhile() -> None:
-    """Begin to load the network's part and the operations on commands in a thread of its own, once in a process; returns at once.
+def load_meanwhile(*, connections: bool) -> None:
+    """Begin to load the operations on commands, and what ``connections`` need, in a thread of its own, once in a process.
 
-    What is needed earlier, or is another operation, loads when it is used, as with any import.
+    Returns at once. What is needed earlier, or is another operation, loads when it is used, as with any import.
     """
     if not operations.is_loaded() and _begun.acquire(blocking=False):
         with contextlib.suppress(RuntimeError):  # no more threads: then each is loaded by who needs it
-            threading.Thread(target=_load_first, name="gamebox-loading", daemon=True).start()
+            threading.Thread(target=_load_first, args=(connections,), name="gamebox-loading", daemon=True).start()
 
 
-def _load_first() -> None:
-    import sandbox.network.egress
-    import sandbox.operations.commands  # noqa: F401
+def _load_first(connections: bool) -> None:
+    import sandbox.operations.commands
+
+    if connections:
+        import sandbox.network.egress  # noqa: F401
 
 
 def load() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # asyncio, which they need, takes 12 ms to load
     from sandbox.network.egress import Egress
     from sandbox.network.forward import Forward
     from sandbox.network.services.peer_port import PeerPort
+    from sandbox.network.streams import Streams
 
 MOST_FORWARDS = 64
 
@@ -46,7 +47,8 @@ class SandboxNetwork:
         self._changing = threading.RLock()
         self._allowance = Allowance(limits)
         self.log = ConnectionLog(self._connected, masked)
-        self.egress: Egress | None = None
+        self._make_egress: Callable[[], Egress] | None = None  # while the sandbox runs
+        self._egress: Egress | None = None
         self._forwards: tuple[Forward, ...] = ()
         self._ceiling: Ceiling | None = None
 
@@ -55,7 +57,7 @@ class SandboxNetwork:
     @property
     def policy(self) -> Network:
         """The present policy."""
-        egress = self.egress
+        egress = self._egress
         return self._policy if egress is None or self._policy.mode == "bridge" else egress.network
 
     def change(self, policy: Network) -> None:
@@ -69,7 +71,7 @@ class SandboxNetwork:
 
     def _set(self, policy: Network) -> None:
         with self._changing:
-            if self.egress is not None and "bridge" in (policy.mode, self._policy.mode) and policy != self._policy:
+            if self._make_egress is not None and "bridge" in (policy.mode, self._policy.mode) and policy != self._policy:
                 raise SandboxError(
                     ErrorCode.invalid_configuration,
                     f"The network cannot become {policy.mode!r} while the sandbox runs: its interfaces are those of "
@@ -77,8 +79,8 @@ class SandboxNetwork:
                     "Start another sandbox with it.",
                 )
             self._policy = policy
-            if self.egress is not None and policy.mode != "bridge":
-                self.egress.change(policy)
+            if self._egress is not None and policy.mode != "bridge":
+                self._egress.change(policy)
 
     @property
     def ceiling(self) -> Ceiling | None:
@@ -92,8 +94,8 @@ class SandboxNetwork:
             if ceiling is not None and self._policy.mode == "bridge":
                 ceiling.check(self._policy)
             self._ceiling = ceiling
-            if self.egress is not None:
-                self.egress.lower(ceiling)
+            if self._egress is not None:
+                self._egress.lower(ceiling)
 
     def allow(self, *rules: str) -> Network:
         """Open what the rules name; return the policy."""
@@ -122,32 +124,60 @@ class SandboxNetwork:
 
     # Connections
 
-    def carry(self, transport: Transport, connectors: Mapping[tuple[str, int], Connector]) -> Transport:
-        """Let connections of the sandbox use ``transport``, before it opens; ``connectors`` lead to services under any rules."""
-        from sandbox.network.egress import Egress
+    def carry(
+        self,
+        transport: Transport,
+        connectors: Mapping[tuple[str, int], Connector],
+        on_making: Callable[[Streams], None] = lambda _: None,
+    ) -> None:
+        """Let connections of the sandbox use ``transport``, before it opens; ``connectors`` lead to services under any rules.
 
-        # On a bridge the guest asks for none; one that does all the same gets none.
-        with self._changing:
+        What connections need is made with the first one, and given to ``on_making``.
+        """
+
+        def make() -> Egress:
+            from sandbox.network.egress import Egress
+
+            # On a bridge the guest asks for none; one that does all the same gets none.
             policy = Network.none() if self._policy.mode == "bridge" else self._policy
-            self.egress = Egress(
+            made = Egress(
                 policy, transport.flow, self.log, self._allowance, connectors, self._changing, self._ceiling
             )
-        transport.carry(self.egress.streams)
-        return transport
+            on_making(made.streams)
+            transport.carry(made.streams)
+            return made
+
+        self._make_egress = make
+        transport.carry(_NoConnections(self))
+
+    def egress(self) -> Egress | None:
+        """Return the host's end of the connections, None if the sandbox does not run."""
+        with self._changing:
+            if self._egress is None and self._make_egress is not None:
+                self._egress = self._make_egress()
+            return self._egress
+
+    @property
+    def streams(self) -> Streams | None:
+        """The connections, if there ever were any."""
+        egress = self._egress
+        return None if egress is None else egress.streams
 
     def end(self) -> None:
         """Cut every connection. May be called more than once."""
-        ended = self.egress
+        with self._changing:
+            self._make_egress = None
+        ended = self._egress
         if ended is not None:
             ended.streams.close()
         with self._changing:  # afterwards: a Ctrl-C must not lose what is to be closed
-            self._policy, self.egress = self.policy, None
+            self._policy, self._egress = self.policy, None
 
     def peer_port(self, transport: Transport | None, port: int) -> PeerPort | None:
         """Return the way of another sandbox on this host to a port of this one; None if this one is closed."""
         from sandbox.network.services.peer_port import PeerPort
 
-        egress = self.egress
+        egress = self.egress()
         return None if egress is None or transport is None else PeerPort(egress.streams, transport.new_channel, port)
 
     def usage(self) -> dict[str, Any]:
@@ -167,7 +197,8 @@ class SandboxNetwork:
 
     def forward(self, transport: Transport, port: int, host_port: int) -> Forward:
         """Open a port of the host's loopback that leads to ``port`` of the sandbox's. Raises SandboxError."""
-        if self.egress is None:
+        egress = self.egress()
+        if egress is None:
             raise SandboxError(
                 ErrorCode.operation_not_supported,
                 f"{self._owner} has no servers that could be reached.",
@@ -181,7 +212,7 @@ class SandboxNetwork:
             )
         from sandbox.network.forward import Forward
 
-        made = Forward(self.egress.streams, transport.new_channel, port)
+        made = Forward(egress.streams, transport.new_channel, port)
         made.open(host_port)
         self._forwards = (*self._forwards, made)
         return made
@@ -190,6 +221,24 @@ class SandboxNetwork:
         """Return the forwarded ports that are open."""
         self._forwards = tuple(each for each in self._forwards if not each.closed)
         return self._forwards
+
+
+class _NoConnections:
+    """Implements ``Connections`` until the guest asks for the first one: most sandboxes never do."""
+
+    def __init__(self, network: SandboxNetwork) -> None:
+        self._network = network
+
+    def takes(self, channel: int) -> bool:  # noqa: ARG002
+        return False
+
+    def take(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
+        egress = self._network.egress()
+        if egress is not None:
+            egress.streams.take(kind, channel, payload)
+
+    def cut(self, why: str) -> None:
+        pass
 
 
 class NetworkMethods(ABC):

@@ -161,7 +161,7 @@ def test_threads_that_use_the_first_operations_at_once_all_find_them() -> None:
         "gate, seen = threading.Barrier(8), []\n"
         "def use(name):\n"
         "    gate.wait(30)\n"
-        "    load_meanwhile()\n"
+        "    load_meanwhile(connections=True)\n"
         "    seen.append((getattr(op, name).__name__, len(op.OPERATIONS)))\n"
         "names = ['Usage', 'Read', 'Run', 'WaitFor', 'Screen', 'PatchResult', 'Result', 'Browse']\n"
         "threads = [threading.Thread(target=use, args=(name,)) for name in names]\n"

@@ -242,8 +242,9 @@ def test_after_ctrl_c_in_close_another_close_ends_the_connections(monkeypatch: p
         raise KeyboardInterrupt
 
     env = LocalEnvironment().start()
-    assert env._network.egress is not None
-    streams = env._network.egress.streams
+    egress = env._network.egress()
+    assert egress is not None
+    streams = egress.streams
     streams.in_loop(lambda: None)
     thread = streams._thread
     assert thread is not None
