@@ -35,11 +35,11 @@ def check_call(request: type[op.Request], args: Mapping[str, Any]) -> None:
     """
     from pydantic import ValidationError
 
-    for given, strict in ((dict(args), False), ({name: _plain(value) for name, value in args.items()}, True)):
-        try:
-            request.model_validate(given, strict=strict)
-        except ValidationError as error:
-            raise_if_wrong_call(request, error)
+    plain = {name: _plain(value) for name, value in args.items()}
+    try:
+        request.model_validate(plain, strict=True)
+    except ValidationError as error:
+        raise_if_wrong_call(request, error)
 
 
 def raise_if_wrong_call(request: type[op.Request], error: ValidationError) -> None:

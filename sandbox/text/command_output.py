@@ -25,12 +25,17 @@ class CommandOutput(NamedTuple):
     stderr_bytes: bytes
 
 
+_NOTHING = CommandOutput("", "", "", False, b"", b"")
+
+
 def join_segments(segments: Any, blob: bytes, total: int, truncated: bool, where: str | None) -> CommandOutput:
     """Join ``blob``, which consists of ``segments`` [stream, length, part]. Raises SandboxUnavailableError for invalid ones.
 
     A character that is split between two segments of a stream stays whole; one that the cut split is dropped. Other invalid
     UTF-8 is replaced.
     """
+    if segments == [] and not blob and not truncated:  # most commands print nothing
+        return _NOTHING
     missing = total - len(blob)
     cut = truncated and missing > 0
     mark = f"\n[... {missing} bytes cut{'; all of it in ' + where if where else ''} ...]\n" if cut else ""

@@ -281,8 +281,11 @@ class Spawner:
         would start its command without that.
         """
         try:
-            with open(f"/proc/{leader}/oom_score_adj", "wb", buffering=0) as file:
-                file.write(VICTIM)
+            file = os.open(f"/proc/{leader}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(file, VICTIM)
+            finally:
+                os.close(file)
         except OSError as error:
             return error.errno in (errno.ENOENT, errno.ESRCH)  # it was killed
         return True

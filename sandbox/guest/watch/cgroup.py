@@ -16,6 +16,8 @@ _CPU_NANOSECONDS, _CPU_STAT = "cpuacct/cpuacct.usage", "cpu.stat"
 # File pages, which the kernel reclaims before it kills for memory. Files in memory (tmpfs) do not count as such.
 _RECLAIMABLE = ((b"total_inactive_file", b"total_active_file"), (b"inactive_file", b"active_file", b"slab_reclaimable"))
 
+_last: dict[bytes, tuple[bytes, int | None]] = {}  # what was read for a name, and its value in that
+
 
 class Cgroup:
     """Counters of the cgroup below ``root``; each is None if the kernel does not show it. The files stay open."""
@@ -97,5 +99,10 @@ def open_own_cgroup() -> Cgroup:
 
 def _named(text: bytes, name: bytes) -> int | None:
     """Return the value in the line "name value"."""
-    value = (b"\n" + text).partition(b"\n" + name + b" ")[2].partition(b"\n")[0].strip()
-    return int(value) if value.isdigit() else None
+    known = _last.get(name)
+    if known is not None and known[0] == text:  # each command looks at counters that hardly ever change
+        return known[1]
+    word = (b"\n" + text).partition(b"\n" + name + b" ")[2].partition(b"\n")[0].strip()
+    value = int(word) if word.isdigit() else None
+    _last[name] = text, value
+    return value
