@@ -14,7 +14,7 @@ import sys
 
 from . import kernel
 from .builtin import signal
-from .commands.spawner import Spawner, become_reaper
+from .commands.launch.spawner import Spawner, become_reaper
 from .folders import prepare_folders
 from .footprint import release_start
 from .loop.context import Place

@@ -13,7 +13,7 @@ from pathlib import Path
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.user_cache import is_only_ours, user_cache
 
-SOURCE = Path(__file__).parents[1] / "guest" / "commands" / "launcher.c"
+SOURCE = Path(__file__).parents[1] / "guest" / "commands" / "launch" / "launcher.c"
 COMPILERS = ("cc", "gcc", "clang")
 _COMPILE_SECONDS = 60
 _HINT = (

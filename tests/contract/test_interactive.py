@@ -12,7 +12,7 @@ import pytest
 from sandbox import FakeEnvironment, LocalEnvironment
 from sandbox.envelope import Envelope
 from sandbox.environment.sandboxed import SandboxedEnvironment
-from sandbox.guest.commands.spawner import MOST_SPARES
+from sandbox.guest.commands.launch.spawner import MOST_SPARES
 from sandbox.operations import RunResult, ScreenResult, SendResult
 from sandbox.testing import Ran
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from sandbox.guest.commands.packets import ANNOUNCE, FOLDER_IN_DESCRIPTOR, HEADER, TERMINAL, Spec
+from sandbox.guest.commands.launch.packets import ANNOUNCE, FOLDER_IN_DESCRIPTOR, HEADER, TERMINAL, Spec
 from sandbox.guest.users import User
 from sandbox.local.launcher import SOURCE
 

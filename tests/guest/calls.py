@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from sandbox.guest.commands.killer import kill_below
+from sandbox.guest.commands.launch.spawner import Spawner
 from sandbox.guest.commands.processes import Processes
-from sandbox.guest.commands.spawner import Spawner
 from sandbox.guest.loop.context import HelperResult, Place
 from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.loop.worker_call import WorkerCall

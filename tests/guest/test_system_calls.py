@@ -61,7 +61,7 @@ def test_the_names_of_machines_are_those_of_the_kernel() -> None:
 
 
 def test_numbers_in_c_and_in_both_tables_agree() -> None:
-    source = (GUEST / "commands" / "launcher.c").read_text()
+    source = (GUEST / "commands" / "launch" / "launcher.c").read_text()
     named = {
         "CREATE_RULESET": "landlock_create_ruleset", "ADD_RULE": "landlock_add_rule", "RESTRICT_SELF": "landlock_restrict_self",
         "CLOSE_RANGE": "close_range",

@@ -11,7 +11,7 @@ import pytest
 from sandbox import DockerEnvironment, Limits
 from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.guest.commands.start_problems import MACHINES
+from sandbox.guest.commands.launch.start_problems import MACHINES
 
 from .made_images import import_image, remove_image, static_busybox
 from .own_engine import lacking

@@ -29,7 +29,7 @@ Rooms = tuple[tuple[str, ...], ...]
 # Rooms that a call may enter more than twice, and why. How many events there are depends on how fast each process is.
 TOOLS = {
     "argument_types.py": "checks arguments",
-    "guest/commands/packets.py": "is the format of the launcher's packets",
+    "guest/commands/launch/packets.py": "is the format of the launcher's packets",
     "guest/kernel.py": "acts on files as the sandbox's user",
     "guest/loop/link.py": "names the channels of the pipe and sends",
     "guest/protocol/json_text.py": "writes and reads the text of messages",
@@ -40,7 +40,7 @@ TOOLS = {
 }
 EVENTS = {
     "guest/commands/command.py": "is entered by each event of the command: its output, its end",
-    "guest/commands/spawner.py": "is entered by each event of the launcher and of the runners",
+    "guest/commands/launch/spawner.py": "is entered by each event of the launcher and of the runners",
 }
 TITLES = (
     "Host, the caller's thread, out",

@@ -16,7 +16,7 @@ from sandbox.errors import ErrorCode, SandboxError
 CA_BUNDLE_VARIABLE = "GAMEBOX_CA_BUNDLE"
 HOST_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
-C_SOURCES = tuple(Path(__file__).parents[2] / "guest" / path for path in ("commands/launcher.c", "state/tree_states.c"))
+C_SOURCES = tuple(Path(__file__).parents[2] / "guest" / path for path in ("commands/launch/launcher.c", "state/tree_states.c"))
 """What is compiled in the runtime image's build, for the machine that runs it: see ``images/runtime/collect.py``."""
 
 BUNDLED_DISTRIBUTIONS = ("beautifulsoup4", "markdownify", "six", "soupsieve", "typing-extensions")

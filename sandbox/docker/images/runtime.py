@@ -63,7 +63,7 @@ What is imported is never garbage: not looking for some in it saves 1 to 3 ms of
 """
 
 LAUNCHER = f"{MOUNT_POINT}/bin/launcher"
-"""The program that starts commands, see ``guest/commands/launcher.c``."""
+"""The program that starts commands, see ``guest/commands/launch/launcher.c``."""
 
 CA_BUNDLE = f"{MOUNT_POINT}/etc/ca-certificates.crt"
 """Certificates for the guest's own TLS, inside the sandbox: those that gamebox/base trusts."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.interrupts import Shield
 from sandbox.limits import Limits
 from sandbox.network.allowance import Allowance
 from sandbox.network.ceiling import Ceiling
@@ -152,7 +153,7 @@ class SandboxNetwork:
 
     def egress(self) -> Egress | None:
         """Return the host's end of the connections, None if the sandbox does not run."""
-        with self._changing:
+        with Shield(), self._changing:  # a Ctrl-C must not lose what was made
             if self._egress is None and self._make_egress is not None:
                 self._egress = self._make_egress()
             return self._egress

@@ -16,10 +16,10 @@ from ..builtin import signal
 from ..loop.reactor import Reactor, Timer
 from ..protocol.faults import Fault, fault_of
 from ..watch.procfs import find_descendants, sum_tree_seconds
-from . import packets
+from .launch import packets
+from .launch.spawner import Runner, Spawner, open_memory_file
 from .output import STDERR, STDOUT, Output
 from .sessions import STATE_LIMIT
-from .spawner import Runner, Spawner, open_memory_file
 from .streams import OutputStream
 from .terminal import Input, open_pipe, open_terminal
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..users import User
-    from .packets import Spec
+    from .launch.packets import Spec
 
 READ_BYTES = 256 * 1024
 USUAL_PIPE_BYTES = 64 * 1024

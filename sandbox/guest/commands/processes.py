@@ -17,11 +17,11 @@ from ..watch.procfs import find_descendants, read_stat, read_tracer
 from . import sessions
 from .command import Command, describe_command, parse_status
 from .killer import Killer, kill_below, signal_tree
+from .launch.packets import Spec
+from .launch.spawner import Spawner
 from .limit_hits import Counters
 from .output import SETTLED_BYTES, Output
-from .packets import Spec
 from .pending_notices import PendingNotices
-from .spawner import Spawner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

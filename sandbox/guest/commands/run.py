@@ -12,7 +12,7 @@ from ..protocol.faults import Fault, internal_fault
 from . import limit_hits, sessions
 from .command import Command, describe_command
 from .cpu_limit import CpuLimit
-from .packets import Spec
+from .launch.packets import Spec
 from .plain_commands import is_plain
 from .processes import MOST_NAMED, Processes
 from .sessions import Session
@@ -300,7 +300,7 @@ class RunRequest:
 
     def _explain_program(self, fault: Fault) -> None:
         """Add which program could not be started, and why. A shell that cannot be started is as good as none."""
-        from .start_problems import explain_start
+        from .launch.start_problems import explain_start
 
         argv, shell = self._args.get("argv"), self._processes.shell
         program = argv[0] if argv else shell[0] if shell is not None else ""

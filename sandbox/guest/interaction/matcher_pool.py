@@ -9,8 +9,8 @@ import json
 from collections import deque
 
 from ..commands.command import Command
+from ..commands.launch.packets import Spec
 from ..commands.output import Output
-from ..commands.packets import Spec
 from ..protocol.faults import Fault
 from .matcher_program import GROUP_CHARS, LENGTH, MOST_GROUPS
 

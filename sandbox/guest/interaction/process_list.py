@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..commands.command import Command
+    from ..commands.launch.spawner import Runner
     from ..commands.processes import Processes, Reply
-    from ..commands.spawner import Runner
     from ..loop.reactor import Reactor
     from ..loop.workers import Workers
     from ..watch.procfs import Stat

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from functools import partial
 
-from ..commands.packets import Spec
+from ..commands.launch.packets import Spec
 from ..commands.processes import Processes
 from ..protocol import wire
 from ..protocol.faults import Fault, fault_of, internal_fault

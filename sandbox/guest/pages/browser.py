@@ -12,7 +12,7 @@ import time
 from collections import deque
 
 from ..commands.command import Command
-from ..commands.packets import Spec
+from ..commands.launch.packets import Spec
 from ..protocol.constants import BROWSER_UID
 from ..protocol.faults import Fault
 from ..users import User

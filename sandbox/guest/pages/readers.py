@@ -7,7 +7,7 @@ sandbox is short of memory or processes. The sandbox's user may kill it at any t
 from __future__ import annotations
 
 from ..commands.command import Command, parse_status
-from ..commands.packets import Spec
+from ..commands.launch.packets import Spec
 from ..loop.context import HelperResult
 from ..protocol.faults import Fault
 from ..watch.procfs import find_descendants

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from sandbox.guest.commands import packets
-from sandbox.guest.commands.packets import Spec
-from sandbox.guest.commands.spawner import LAUNCHER_FD, open_memory_file
+from sandbox.guest.commands.launch.packets import Spec
+from sandbox.guest.commands.launch.spawner import LAUNCHER_FD, open_memory_file
 from sandbox.guest.protocol.faults import Fault
 from sandbox.local.launcher import find_launcher
 

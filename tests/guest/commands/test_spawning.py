@@ -18,8 +18,8 @@ import pytest
 from sandbox import CancelToken, LocalEnvironment
 from sandbox.errors import ErrorCode
 from sandbox.guest.commands.command import Command
+from sandbox.guest.commands.launch.spawner import MOST_SPARES
 from sandbox.guest.commands.run import run
-from sandbox.guest.commands.spawner import MOST_SPARES
 from sandbox.guest.watch.procfs import find_descendants, read_parents
 from tests.guest.calls import place_at, running_processes
 from tests.integration.observing import eventually

@@ -85,7 +85,7 @@ def test_the_wheel_carries_the_image_recipes(wheel: Path, installed: Path) -> No
     recipes = (ROOT / "images").glob("*/Dockerfile")
     assert {f"sandbox/_images/{path.relative_to(ROOT / 'images')}" for path in recipes} <= names
     assert not [name for name in names if name.startswith(("tests/", "docs/"))]
-    assert "sandbox/guest/commands/launcher.c" in names
+    assert "sandbox/guest/commands/launch/launcher.c" in names
     code = "from sandbox.docker.images import recipes, runtime; print(recipes.images_folder(), *runtime.guest_files())"
     done = subprocess.run(
         [installed, "-P", "-c", code], env={}, cwd=wheel.parent, capture_output=True, text=True, check=True

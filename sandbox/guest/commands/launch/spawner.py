@@ -7,17 +7,17 @@ import os
 import select
 import time
 
-from .. import kernel
-from ..builtin import deque, signal, socket
-from ..loop.reactor import Reactor
+from ... import kernel
+from ...builtin import deque, signal, socket
+from ...loop.reactor import Reactor
 from . import packets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..loop.context import Place
-    from ..users import User
+    from ...loop.context import Place
+    from ...users import User
     from .packets import Spec
 
     OnPacket = Callable[[bytes], None]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import struct
 
-from ..builtin import socket
-from ..protocol.faults import Fault
+from ...builtin import socket
+from ...protocol.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..users import User
+    from ...users import User
 
 STATUS = struct.Struct("=cIBdQ")
 EMPTY = struct.Struct("=cdQ")

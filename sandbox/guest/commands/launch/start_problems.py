@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import struct
 
-from ..files.roots import Roots
-from ..protocol.faults import Fault
+from ...files.roots import Roots
+from ...protocol.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
