@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.guest.commands import packets
+from sandbox.guest.commands.launch import packets
 from sandbox.guest.commands.launch.packets import Spec
 from sandbox.guest.commands.launch.spawner import LAUNCHER_FD, open_memory_file
 from sandbox.guest.protocol.faults import Fault
