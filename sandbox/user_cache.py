@@ -1,4 +1,4 @@
-"""The folder where this user keeps what can be made again: locks, programs, packages."""
+"""The folder where this user keeps what can be made again: locks, programs, formatted disks, packages."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from sandbox import operations as op
@@ -39,11 +40,13 @@ def check_call(request: type[op.Request], args: Mapping[str, Any]) -> None:
     try:
         request.model_validate(plain, strict=True)
     except ValidationError as error:
-        raise_if_wrong_call(request, error)
+        raise_if_wrong_call(request, error, args)
 
 
-def raise_if_wrong_call(request: type[op.Request], error: ValidationError) -> None:
-    """Raise the TypeError of ``check_call`` if ``error`` has one."""
+def raise_if_wrong_call(
+    request: type[op.Request], error: ValidationError, args: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Raise the TypeError of ``check_call`` if ``error`` has one. ``args`` as the caller gave them, where others were validated."""
     problems = error.errors(include_url=False, include_context=False)
     name = request.operation
     for problem in problems:
@@ -58,7 +61,7 @@ def raise_if_wrong_call(request: type[op.Request], error: ValidationError) -> No
             raise TypeError(f"{name}() needs the argument {option!r}.")
     wrong = [problem for problem in problems if _is_of_wrong_type(problem)]
     if wrong:
-        raise TypeError(_worded(name, wrong))
+        raise TypeError(_worded(name, wrong, args))
 
 
 def explain_unknown_options(method: Callable[P, T]) -> Callable[P, T]:
@@ -147,10 +150,12 @@ def _is_of_wrong_type(problem: Any) -> bool:
     return bool(kind.endswith(("_type", "_parsing")) or kind == "int_from_float")
 
 
-def _worded(call: str, wrong: list[Any]) -> str:
+def _worded(call: str, wrong: list[Any], args: Mapping[str, Any]) -> str:
     """Return the sentence on the first wrong argument. Pydantic reports each type that a value may have as a problem of its own."""
     place = wrong[0]["loc"]
+    found = wrong[0]["input"]
+    given = args.get(place[0], found) if len(place) == 1 else found
     same = [problem for problem in wrong if problem["loc"][0] == place[0]]
     wanted = dict.fromkeys(problem["msg"].removeprefix("Input should be ").partition(",")[0] for problem in same)
     inner = "".join(f"[{part!r}]" for part in place[1:]) if len(same) == 1 else ""
-    return f"{call}(): {place[0]}{inner} must be {' or '.join(wanted)}, not {type(wrong[0]['input']).__name__}."
+    return f"{call}(): {place[0]}{inner} must be {' or '.join(wanted)}, not {type(given).__name__}."

@@ -159,7 +159,7 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
         return StartRequest(self.network, lambda: self._pause.on, names, variables, meanwhile=self._load_meanwhile)
 
     def _load_meanwhile(self) -> None:
-        load_meanwhile(connections=self.network.mode in ("allow", "open"))
+        load_meanwhile(connections=self.network.mode in ("allow", "open") or bool(self._services.names()))
 
     def _open(self, request: StartRequest) -> None:
         opened = self.backend.open(request)
@@ -333,8 +333,9 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
         self._pause.end(self._transport)
 
     def _freeze(self) -> None:
-        egress = self._network.egress()  # made if it is not: a connection may begin at any moment
-        streams = None if egress is None else egress.streams
+        with contextlib.suppress(SandboxError):  # then none can begin
+            self._network.egress()  # made if it is not: a connection may begin at any moment
+        streams = self._network.streams
         try:
             if streams is not None:
                 self._drain(streams)

@@ -50,7 +50,8 @@ def worded(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (found := shortage(error)) is None:
+        # The loader of libraries says it in words alone.
+        if (found := shortage(error) or (want() if isinstance(error, ImportError) else None)) is None:
             raise
         raise refusal(found, what) from error
 

@@ -442,8 +442,9 @@ class Transport:
             pending.wake()
 
     def _take(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
-        if self._connections is not None and (kind == Kind.OPEN or self._connections.takes(channel)):
-            self._connections.take(kind, channel, payload)
+        connections = self._connections
+        if connections is not None and (kind == Kind.OPEN or connections.takes(channel)):
+            connections.take(kind, channel, payload)
             return
         if kind == Kind.ROUTE and self._on_switched is not None:
             on_switched, self._on_switched = self._on_switched, None

@@ -35,10 +35,17 @@ def give_back():
 """
 
 
-def told(program: str) -> Any:
+# As the command line does it: what connections need is not loaded yet.
+LAZY = PREAMBLE.replace(
+    "from sandbox import DockerEnvironment, Limits, LocalEnvironment, Network",
+    "from sandbox.docker.environment import DockerEnvironment; from sandbox.limits import Limits",
+)
+
+
+def told(program: str, preamble: str = PREAMBLE) -> Any:
     """What a process of its own prints last, as JSON; it ends by itself."""
     ran = subprocess.run(
-        [sys.executable, "-c", PREAMBLE + textwrap.dedent(program)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", preamble + textwrap.dedent(program)], capture_output=True, text=True, timeout=120, check=False
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "Traceback" not in ran.stderr.replace("a way to", ""), ran.stderr[-3000:]
@@ -93,6 +100,32 @@ def test_a_container_that_cannot_be_started_is_refused_in_words() -> None:
     )
     assert said[0] == "host_descriptor_limit"
     assert set(said) <= {"host_descriptor_limit", "started"}
+
+
+@pytest.mark.engine
+def test_a_first_connection_without_descriptors_fails_alone() -> None:
+    """What it needs cannot even be loaded; the sandbox went with it, as if its pipe had broken."""
+    said = told(
+        """
+        with DockerEnvironment(limits=Limits(memory_bytes=256 << 20)) as env:
+            env.run("true").unwrap()
+            assert "asyncio" not in sys.modules
+            seen = []
+            for but in (0, 1, 2):
+                use_up(but)
+                seen.append(env.run("curl -sS http://example.com").to_dict())
+                give_back()
+            env.run("true").unwrap()
+            seen.append(env.run("curl -sS http://example.com").to_dict())
+            print(json.dumps(seen))
+        """,
+        LAZY,
+    )
+    for answer in said[:3]:
+        assert answer["tool_executed"], answer
+        assert "no file descriptor left" in json.dumps(answer), answer
+    assert "no file descriptor left" not in json.dumps(said[3])
+    assert "network_denied" in json.dumps(said[3])
 
 
 def test_a_port_cannot_be_forwarded_without_descriptors_and_can_with_some() -> None:

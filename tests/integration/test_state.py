@@ -228,11 +228,16 @@ def test_tracking_can_be_switched_off(docker_env: Callable[..., DockerEnvironmen
 
 @pytest.mark.parametrize("limits", PLACES.values(), ids=PLACES)
 def test_the_folders_of_a_workspace_are_watched(limits: Limits) -> None:
-    """On both kinds of file system; by an instance of the guest, not of root, who has 128 on a machine."""
+    """On both kinds of file system; by an instance of the guest, not of root, who has 128 on a machine. Not for one command."""
+
+    def watched() -> list[int]:
+        infos = [path.read_text() for path in Path(f"/proc/{guest_pid(env)}/fdinfo").iterdir()]
+        return [info.count("inotify wd:") for info in infos if "inotify" in info]
+
     with DockerEnvironment(limits=limits) as env:
         env.run("mkdir -p a/b .git/objects; touch a/b/c").unwrap()
+        assert watched() == []
         env.run("true").unwrap()
-        infos = [path.read_text() for path in Path(f"/proc/{guest_pid(env)}/fdinfo").iterdir()]
-        assert [info.count("inotify wd:") for info in infos if "inotify" in info] == [5]
+        assert watched() == [5]
         assert codes_of(env.run("true")) == []
         assert codes_of(env.run("echo new > a/b/c")) == ["files_changed"]

@@ -106,8 +106,8 @@ def read_files(folder: Path, suffix: str = "") -> dict[str, bytes]:
         if "__pycache__" in folders:
             folders.remove("__pycache__")
         for name in names:
-            if name.endswith(suffix):
-                path = f"{place}/{name}"
+            path = f"{place}/{name}"
+            if name.endswith(suffix) and os.path.isfile(path):  # noqa: PTH113
                 with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                     found[path[len(top) + 1 :]] = file.read()
     return dict(sorted(found.items()))

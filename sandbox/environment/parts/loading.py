@@ -7,32 +7,34 @@ once, imports the module of the environment, and loads the rest when it would on
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
+from importlib import import_module
 
 from sandbox import operations
 
-_begun = threading.Lock()
+_COMMANDS, _CONNECTIONS = "sandbox.operations.commands", "sandbox.network.egress"
 
 
 def load_meanwhile(*, connections: bool) -> None:
-    """Begin to load the operations on commands, and what ``connections`` need, in a thread of its own, once in a process.
+    """Begin to load the operations on commands, and what ``connections`` need, in a thread of its own, unless they are loaded.
 
     Returns at once. What is needed earlier, or is another operation, loads when it is used, as with any import.
     """
-    if not operations.is_loaded() and _begun.acquire(blocking=False):
+    wanted = [_COMMANDS, _CONNECTIONS] if connections else [_COMMANDS]
+    missing = [name for name in wanted if name not in sys.modules]
+    if missing:
         with contextlib.suppress(RuntimeError):  # no more threads: then each is loaded by who needs it
-            threading.Thread(target=_load_first, args=(connections,), name="gamebox-loading", daemon=True).start()
+            threading.Thread(target=_load, args=(missing,), name="gamebox-loading", daemon=True).start()
 
 
-def _load_first(connections: bool) -> None:
-    import sandbox.operations.commands
-
-    if connections:
-        import sandbox.network.egress  # noqa: F401
+def _load(names: list[str]) -> None:
+    for name in names:
+        import_module(name)
 
 
 def load() -> None:
-    """Load both; does nothing when they are loaded."""
+    """Load all operations and what connections need; does nothing when they are loaded."""
     import sandbox.network.egress  # asyncio takes 12 ms to load
     import sandbox.network.forward  # noqa: F401 - not when a port is forwarded: no descriptor may be left then
 

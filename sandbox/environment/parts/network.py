@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.guest.protocol.wire import Kind, pack_message
 from sandbox.interrupts import Shield
 from sandbox.limits import Limits
 from sandbox.network.allowance import Allowance
@@ -18,6 +19,7 @@ from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.policy import Network
 from sandbox.network.ports import check_port
 from sandbox.network.services.names import Connector
+from sandbox.pipe import descriptors
 from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.transport import Transport
 
@@ -131,13 +133,14 @@ class SandboxNetwork:
         connectors: Mapping[tuple[str, int], Connector],
         on_making: Callable[[Streams], None] = lambda _: None,
     ) -> None:
-        """Let connections of the sandbox use ``transport``, before it opens; ``connectors`` lead to services under any rules.
+        """Let connections of the sandbox use ``transport``, before that opens; ``connectors`` lead to services under any rules.
 
         What connections need is made with the first one, and given to ``on_making``.
         """
 
         def make() -> Egress:
-            from sandbox.network.egress import Egress
+            with descriptors.worded("No connection of the sandbox can be served"):  # asyncio may have to be loaded
+                from sandbox.network.egress import Egress
 
             # On a bridge the guest asks for none; one that does all the same gets none.
             policy = Network.none() if self._policy.mode == "bridge" else self._policy
@@ -149,10 +152,13 @@ class SandboxNetwork:
             return made
 
         self._make_egress = make
-        transport.carry(_NoConnections(self))
+        transport.carry(_NoConnections(self, transport))
 
     def egress(self) -> Egress | None:
-        """Return the host's end of the connections, None if the sandbox does not run."""
+        """Return the host's end of the connections, None if the sandbox does not run.
+
+        Raises SandboxError ``host_descriptor_limit`` if it cannot be made.
+        """
         with Shield(), self._changing:  # a Ctrl-C must not lose what was made
             if self._egress is None and self._make_egress is not None:
                 self._egress = self._make_egress()
@@ -227,19 +233,26 @@ class SandboxNetwork:
 class _NoConnections:
     """Implements ``Connections`` until the guest asks for the first one: most sandboxes never do."""
 
-    def __init__(self, network: SandboxNetwork) -> None:
-        self._network = network
+    def __init__(self, network: SandboxNetwork, transport: Transport) -> None:
+        self._network, self._transport = network, transport
 
     def takes(self, channel: int) -> bool:  # noqa: ARG002
+        """Return False: there are none."""
         return False
 
     def take(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
-        egress = self._network.egress()
+        """Have the first connection served. If it cannot be, it fails, and the sandbox goes on."""
+        try:
+            egress = self._network.egress()
+        except SandboxError as error:
+            # Without waiting for room: this is the thread that reads the pipe.
+            self._transport.try_send(Kind.REPLY, channel, pack_message({"failed": error.message.rstrip(".")}), wait_seconds=0)
+            return
         if egress is not None:
             egress.streams.take(kind, channel, payload)
 
     def cut(self, why: str) -> None:
-        pass
+        """Do nothing: there are none."""
 
 
 class NetworkMethods(ABC):

@@ -44,8 +44,11 @@ class TreeWatch:
         """Open the inotify instance, once; the next read watches. Only root outside of a user namespace can: it changes its uid."""
         library = None if self._opened else self._reader.library
         self._opened = True
-        if library is not None and os.geteuid() == 0 and _is_every_uid_here() and is_own_mount(self._top):
-            self._inotify = library.open_inotify(FIRST_UID + int.from_bytes(os.urandom(3), "little"))
+        try:
+            if library is not None and os.geteuid() == 0 and _is_every_uid_here() and is_own_mount(self._top):
+                self._inotify = library.open_inotify(FIRST_UID + int.from_bytes(os.urandom(3), "little"))
+        except OSError:  # no descriptor is left
+            pass
 
     def is_unchanged(self) -> bool:
         """Return whether certainly nothing changed since the last complete read, except by processes that are still running."""

@@ -99,6 +99,8 @@ def open_own_cgroup() -> Cgroup:
 
 def _named(text: bytes, name: bytes) -> int | None:
     """Return the value in the line "name value"."""
+    if not text:
+        return None
     known = _last.get(name)
     if known is not None and known[0] == text:  # each command looks at counters that hardly ever change
         return known[1]

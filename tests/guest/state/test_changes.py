@@ -55,6 +55,13 @@ def test_no_notice_if_nothing_changed(tracker: Tracker, top: Path) -> None:
     assert told(tracker) == {}
 
 
+def test_a_tree_that_was_looked_at_ahead_is_not_looked_at_again(tracker: Tracker, top: Path) -> None:
+    tracker.get_ready()
+    (top / "a").write_text("a")
+    tracker.begin()
+    assert told(tracker)["names"] == ["+ a"]
+
+
 def test_files_links_and_folders(tracker: Tracker, top: Path) -> None:
     for name in ("edited", "gone", "chmod", "kind"):
         (top / name).write_text("a")

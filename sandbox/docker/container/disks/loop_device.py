@@ -14,6 +14,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -111,13 +112,14 @@ def formatted(size_bytes: int, uid: int, bare: bool = False) -> tuple[tuple[int,
 @functools.lru_cache(maxsize=16)
 def _formatted(size_bytes: int, uid: int, bare: bool) -> tuple[tuple[int, bytes], ...]:
     """Return what this process, an earlier one or mkfs has written."""
-    asked = repr((_MAKE, _TABLES, _EMPTY, size_bytes, uid, bare, *map(_version, (shutil.which(_MAKE[0]) or "", _SETTINGS))))
-    path = user_cache("disks") / hashlib.sha256(asked.encode()).hexdigest()[:32]
+    settings = sorted(each for each in os.environ.items() if each[0].startswith("MKE2FS_"))
+    versions = [_version(path) for path in (shutil.which(_MAKE[0]) or "", os.environ.get("MKE2FS_CONFIG") or _SETTINGS)]
+    asked = repr((_MAKE, _TABLES, _EMPTY, size_bytes, uid, bare, settings, versions)).encode()
     with contextlib.suppress(OSError, ValueError):
-        return tuple(_read_kept(path))
+        return tuple(_read_kept(_own_folder(), asked))
     made = _format(size_bytes, uid, bare)
-    with contextlib.suppress(OSError):
-        _keep(path, made)
+    with contextlib.suppress(OSError, ValueError):
+        _keep(_own_folder(), asked, made)
     return made
 
 
@@ -129,29 +131,49 @@ def _version(path: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _keep(path: Path, parts: tuple[tuple[int, bytes], ...]) -> None:
+def _own_folder() -> Path:
+    """Return the folder of what is kept. Raises OSError; ValueError if others may write to it: the kernel reads it as root."""
+    folder = user_cache("disks")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not is_only_ours(folder.lstat()):
+        raise ValueError("not ours")
+    return folder
+
+
+def _keep(folder: Path, asked: bytes, parts: tuple[tuple[int, bytes], ...]) -> None:
     content = b"".join(_PART.pack(offset, len(data)) + data for offset, data in parts)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(hashlib.sha256(content).digest() + content)
-    Path(file.name).replace(path)
-    for old in sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime)[:-_MOST_KEPT]:
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as fresh:
+        made = Path(fresh, "disk")
+        made.write_bytes(hashlib.sha256(asked + content).digest() + content)
+        made.chmod(0o600)
+        made.replace(folder / _name(asked))
+    kept = [path for path in folder.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name)]
+    for old in sorted(kept, key=lambda each: each.lstat().st_mtime)[:-_MOST_KEPT]:
         old.unlink(missing_ok=True)
 
 
-def _read_kept(path: Path) -> Iterator[tuple[int, bytes]]:
+def _name(asked: bytes) -> str:
+    return hashlib.sha256(asked).hexdigest()[:32]
+
+
+def _read_kept(folder: Path, asked: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the parts that ``_keep`` wrote. Raises OSError; ValueError if somebody else may have written it, or it is broken."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with open(folder / _name(asked), "rb", opener=_open_no_link) as file:
         if not is_only_ours(os.fstat(file.fileno())):
             raise ValueError("not ours")
         digest, content = file.read(32), file.read()
-    if hashlib.sha256(content).digest() != digest:
+    if hashlib.sha256(asked + content).digest() != digest:
         raise ValueError("not what was written")
     at = 0
     while at < len(content):
         offset, length = _PART.unpack_from(content, at)
         at += _PART.size + length
         yield offset, content[at - length : at]
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _format(size_bytes: int, uid: int, bare: bool) -> tuple[tuple[int, bytes], ...]:

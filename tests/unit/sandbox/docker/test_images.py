@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tarfile
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from sandbox.docker.images import images
-from sandbox.docker.images.recipes import BUNDLED_DISTRIBUTIONS, Recipe, find_recipe, images_folder
+from sandbox.docker.images.recipes import BUNDLED_DISTRIBUTIONS, Recipe, find_recipe, images_folder, read_files
 from sandbox.docker.images.runtime import STALE_SECONDS, choose_stale
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.packages.apt_sources import host_sources
@@ -39,6 +40,17 @@ def test_every_folder_is_a_recipe() -> None:
     assert {"base", "runtime"} <= names
     for name in names:
         assert known(f"gamebox/{name}").parent == known(f"gamebox/{name}:latest").parent != ""
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    """Editors leave links to nowhere beside what is edited."""
+    for path in ("b.py", "a/x.py", "a/__pycache__/x.pyc", "a.txt"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+    (tmp_path / ".#b.py").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe.py")
+    assert list(read_files(tmp_path).items()) == [(path, path.encode()) for path in ("a.txt", "a/x.py", "b.py")]
+    assert list(read_files(tmp_path, ".py")) == ["a/x.py", "b.py"]
 
 
 def test_runtime_stands_on_base_and_base_on_a_public_image() -> None:

@@ -49,6 +49,7 @@ def _any(env: Any) -> Any:
         (lambda env: env.search("x", zzz=1), "search() has no option 'zzz'. It takes pattern, path, glob,"),
         (lambda env: env.wait_for(prot=80), "wait_for() has no option 'prot'. Did you mean 'port'?"),
         (lambda env: env.read(5), "read(): path must be a valid string, not int."),
+        (lambda env: env.read(["a.txt"]), "read(): path must be a valid string, not list."),
         (lambda env: env.read("a", start_line="first"), "read(): start_line must be a valid integer, not str."),
         (lambda env: env.read("a", start_line=1.5), "read(): start_line must be a valid integer, not float."),
         (lambda env: env.write("a", None), "write(): content must be a valid string, not NoneType."),

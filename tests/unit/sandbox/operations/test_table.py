@@ -172,6 +172,19 @@ def test_threads_that_use_the_first_operations_at_once_all_find_them() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+def test_a_sandbox_without_connections_does_not_load_what_they_need() -> None:
+    code = (
+        "import sys\n"
+        "from sandbox.local.environment import LocalEnvironment\n"
+        "with LocalEnvironment() as env:\n"
+        "    env.run('true').unwrap()\n"
+        "    assert 'asyncio' not in sys.modules\n"
+        "    env.forward(8000).unwrap()\n"
+        "    assert 'asyncio' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 def test_a_command_loads_the_operations_on_commands_alone() -> None:
     """`gamebox run` starts a sandbox meanwhile: what it loads is time that its user waits."""
     code = (
