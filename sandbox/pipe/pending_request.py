@@ -109,6 +109,7 @@ class PendingRequest:
     takes: bool = False  # has a stream from the guest
     streams: bool = False  # the stream from the guest is a command's output, which does not postpone the deadline
     feeds: bool = False  # the stream to the guest is a command's input
+    sent: bool = False  # all of the caller's own stream to the guest
     channel: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
     bell: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
@@ -341,6 +342,7 @@ class PendingRequest:
             pipe.try_send(Kind.END, self.channel, problem.encode("utf-8", "replace")[:500])
             raise
         pipe.send_frame(self, pipe.sender, Kind.END)
+        self.sent = True
 
     def _await_window(self, pipe: Pipe) -> int:
         while self.outgoing.left <= 0 and not self.answered:
@@ -384,7 +386,7 @@ class PendingRequest:
     @property
     def wants_turn(self) -> bool:
         """Whether the caller has to stop reading the pipe."""
-        return self.has_work or (self.sends and not self.feeds and self.outgoing.left > 0)
+        return self.has_work or (self.sends and not (self.feeds or self.sent) and self.outgoing.left > 0)
 
     @property
     def must_send(self) -> bool:

@@ -67,6 +67,30 @@ def test_one_thread_serves_all_and_ends_with_the_last(own: float, monkeypatch: p
     assert eventually(lambda: len(os.listdir("/proc/self/fd")) <= others)
 
 
+def test_who_has_sent_a_body_reads_the_answer_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(guest: ScriptedGuest, request: GuestRequest) -> None:
+        threading.Thread(target=answer, args=(guest, request), daemon=True).start()
+
+    def answer(guest: ScriptedGuest, request: GuestRequest) -> None:
+        guest.wait_for(Kind.END)
+        time.sleep(0.1)  # by now the caller waits
+        guest.reply(request, 1)
+
+    monkeypatch.setattr(pending_request, "OWN_SECONDS", 10.0)
+    with many(1, script) as ((host, _),):
+        readers: list[str] = []
+        take = host._reading._take
+
+        def noted(kind: int, channel: int, payload: bytes | memoryview) -> None:
+            if kind == Kind.REPLY:
+                readers.append(threading.current_thread().name)
+            take(kind, channel, payload)
+
+        monkeypatch.setattr(host._reading, "_take", noted)
+        host.request("upload", {}, timeout_seconds=60, body=iter([b"x" * 1000]))
+        assert readers == [threading.current_thread().name]
+
+
 def test_a_fault_in_one_pipe_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending_request, "OWN_SECONDS", 0.0)
 
