@@ -131,7 +131,7 @@ class SandboxNetwork:
         self,
         transport: Transport,
         connectors: Mapping[tuple[str, int], Connector],
-        on_making: Callable[[Streams], None] = lambda _: None,
+        on_making: Callable[[Streams], None],
     ) -> None:
         """Let connections of the sandbox use ``transport``, before that opens; ``connectors`` lead to services under any rules.
 
