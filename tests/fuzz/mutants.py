@@ -188,7 +188,7 @@ class FuzzedEnvironment(SandboxedEnvironment):
             self._stream, lambda reason, detail: SandboxUnavailableError(reason, f"Ended: {detail}."), nonce=NONCE,
             keep=self._mended, lease_seconds=self._lease_seconds,
         )  # fmt: skip
-        self._network.carry(transport, self._services.connectors(lambda: self.ceiling))
+        self._network.carry(transport, self._services.connectors(lambda: self.ceiling), self._services.close_with)
         try:
             transport.open({}, 5.0)
         finally:
