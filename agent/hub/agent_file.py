@@ -326,7 +326,10 @@ def _unfit_actions(file: AgentFile, found: Values) -> Iterator[AgentFileError]:
     for number, part in enumerate(file.actions):
         line = found.line("actions", number)
         if file.read_only and part in catalogue.WRITING:
-            yield AgentFileError(f"the agent is read_only, and {part!r} writes: remove one of the two", line)
+            named = "actions" in file.model_fields_set
+            advice = "remove one of the two" if named else "list the actions that it is to have"
+            at = line if named else found.line("read_only")
+            yield AgentFileError(f"the agent is read_only, and {part!r} writes: {advice}", at)
         for action in catalogue.ACTIONS_OF.get(part, (part.rpartition(":")[2],)):
             if action in part_of:
                 both = f"{part!r} and {part_of[action]!r} both have an action {action!r}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.hub import AgentSpec, Problem
@@ -285,6 +285,7 @@ ANYTHING = st.recursive(
 @pytest.mark.exhaustive
 @settings(deadline=None)
 @given(st.dictionaries(KEYS, ANYTHING, max_size=6))
+@example({"read_only": True})
 def test_whatever_the_keys_hold_a_file_is_an_agent_or_a_fault_with_its_line(keys: dict[str, Any]) -> None:
     made = spec_or_fault(keys)
     if isinstance(made, AgentFileError):
