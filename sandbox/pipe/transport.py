@@ -129,7 +129,7 @@ class Transport:
         return self._lost
 
     def carry(self, connections: Connections) -> None:
-        """Let ``connections`` use the pipe too. Call it before ``open``."""
+        """Let ``connections`` use the pipe too, from ``open`` on or in the place of those that have used it so far."""
         self._connections = connections
 
     def switch_output(self, on_switched: Callable[[], None]) -> None:

@@ -237,7 +237,7 @@ class _NoConnections:
         self._network, self._transport = network, transport
 
     def takes(self, channel: int) -> bool:  # noqa: ARG002
-        """Return False: there are none."""
+        """See ``Connections``. No channel belongs to a connection yet."""
         return False
 
     def take(self, kind: int, channel: int, payload: bytes | memoryview) -> None:
@@ -252,7 +252,7 @@ class _NoConnections:
             egress.streams.take(kind, channel, payload)
 
     def cut(self, why: str) -> None:
-        """Do nothing: there are none."""
+        """See ``Connections``. There is nothing to end yet."""
 
 
 class NetworkMethods(ABC):
