@@ -16,7 +16,7 @@ from sandbox.envelope import Failure
 from sandbox.errors import ErrorCode
 from sandbox.operations import RunResult
 
-from .observing import MOST_TRIES, crowded, eventually, of_commands, within
+from .observing import MOST_TRIES, eventually, of_commands, within
 
 pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
@@ -62,16 +62,16 @@ EVADERS = {
 def run_out_of_time(
     sandbox: Callable[[], DockerEnvironment], command: str, promised: float, prepare: Callable[[], None] = lambda: None
 ) -> Failure[RunResult]:
-    """Run a command to its deadline. One that this crowded machine did not let begin before gets another try."""
+    """Run a command to its deadline. One that did not begin before it gets another try: its program was read from a disk, say."""
     for _ in range(MOST_TRIES):
         answer: Failure[RunResult] = within(
             SECONDS + promised, lambda: sandbox().run(command, timeout_seconds=SECONDS), prepare
         )[0]
         assert answer.code is ErrorCode.timeout, answer
         assert answer.result is not None
-        if (began := answer.result.output.startswith("said")) or not crowded():
+        if began := answer.result.output.startswith("said"):
             break
-    assert began
+    assert began, answer
     return answer
 
 
