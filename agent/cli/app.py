@@ -263,6 +263,13 @@ def _whole_process() -> Any:
         if leaving.code is None or isinstance(leaving.code, int):
             ending.status = leaving.code or 0
         raise
+    finally:
+        _ignore_interrupts()
+
+
+def _ignore_interrupts() -> None:
+    """Ignore Ctrl-C from here on: it would break off, with a traceback, what is put away at the end of this process (10 s at most)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Ending:
@@ -297,8 +304,8 @@ def _command_line(args: list[str] | None) -> Any:
             terminal().hide()
             sys.stdout.flush()
     except (KeyboardInterrupt, Interrupted):
-        if args is None:  # another Ctrl-C would break off what is put away at the end of this process, with a traceback
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if args is None:
+            _ignore_interrupts()
         _end_interrupted(as_json)
     except OSError as error:
         _end_unwritten(error)

@@ -121,6 +121,19 @@ def test_told_to_end_it_says_so_and_leaves_nothing(tmp_path: Path, number: int, 
     assert [p.name for p in tmp_path.iterdir()] == ["mark"]
 
 
+def test_an_interrupt_while_the_process_ends_breaks_nothing_off() -> None:
+    script = (
+        "import atexit, os, signal, sys\n"
+        "from agent.cli.app import main\n"
+        "atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), print('put away')))\n"
+        "sys.argv = ['gamebox', 'version']\n"
+        "sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("put away\n")
+
+
 def test_an_ignored_hangup_stays_ignored(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     script = f"echo $$ > {mark}; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo done"
