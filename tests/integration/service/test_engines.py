@@ -28,9 +28,9 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MAIN = "from agent.cli.app import main; main()"
-# A cut is hidden for 8 s, not 30, and a call of the engine given up after 20 s, not 60: a test would wait for nothing.
+# A cut is hidden for 8 s, not 30, and a call of the engine given up after 8 s, not 60: a test would wait for nothing.
 SOON_LOST = "from sandbox.docker.kept import attach; attach.RECONNECT_SECONDS = 8.0; "
-SOON_GIVEN_UP = "from sandbox.docker.engine import client; client.connect.__defaults__ = (20, None); "
+SOON_GIVEN_UP = "from sandbox.docker.engine import client; client.connect.__defaults__ = (8, None); "
 
 
 def beside(own: OwnEngine) -> str:
@@ -66,7 +66,7 @@ def test_an_engine_that_was_away_for_long_loses_no_sandbox(restoring: tuple[OwnE
     """Longer than a cut is hidden: the connection is given up, and the service makes another one."""
     own, api = restoring
     ident = api.create(image=IMAGE)
-    late = api.run(ident, "sleep 30; echo late", background=True)["result"]["id"]
+    late = api.run(ident, "sleep 20; echo late", background=True)["result"]["id"]
     own.kill()
     began = time.monotonic()
     answer = api.run(ident, "true", timeout_seconds=5)

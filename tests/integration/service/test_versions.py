@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.observing import eventually
 from tests.integration.own_engine import IMAGE
 from tests.servers.gamebox_service import ServiceProcess
 
@@ -97,6 +96,6 @@ def test_with_another_protocol_it_refuses_until_the_older_one_is_drained(
         assert (problem["code"], problem["retryable"]) == ("draining", True)
         api.call("DELETE", f"/sandboxes/{ident}", status=204)
     assert drained.process is not None
-    assert eventually(drained.process.poll) == 0
+    assert drained.process.wait(timeout=30) == 0
     with Api(service_of().start()) as api:
         assert api.call("GET", "/sandboxes")["items"] == []

@@ -88,7 +88,11 @@ def test_valid_calls_survive_the_round_trip(language: AgentLanguage, tool: str, 
     assert language.parse_response(Response("", (ToolCall(tool, json.dumps(args)),))) == call
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"tool": ' * 50_000, '{"a":' * 100_000, "{" * 300_000])
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"tool": ' * 50_000, '{"a":' * 100_000, "{" * 300_000],
+    ids=["arrays", "calls", "objects", "braces"],
+)
 def test_deep_and_long_replies_end(text: str) -> None:
     with pytest.raises(LanguageError):
         JsonLanguage().parse_response(text)

@@ -120,6 +120,7 @@ def test_a_reply_that_drips_ends_at_the_timeout(dialect: str, answer: Callable[[
     wait_until(lambda: threading.active_count() <= threads + 1)  # one of litellm's own
 
 
+@pytest.mark.exhaustive
 def test_a_reply_without_end_does_not_fill_the_memory() -> None:
     sent = 0
 

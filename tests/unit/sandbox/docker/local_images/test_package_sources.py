@@ -87,7 +87,7 @@ def test_a_tool_that_does_not_answer_in_time_is_given_up(tmp_path: Path, monkeyp
     slow.write_text(f"#!/bin/sh\necho $$ > {started}\nsleep 600\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(host_indexes, "ASK_SECONDS", 3.0)
+    monkeypatch.setattr(host_indexes, "ASK_SECONDS", 1.5)
     assert host_indexes.find_host_indexes(pypi=False).npm is None
     assert eventually(lambda: not is_there(int(started.read_text())))
 
