@@ -268,7 +268,7 @@ def _whole_process() -> Any:
 
 
 def _ignore_interrupts() -> None:
-    """Ignore Ctrl-C from here on: it would break off, with a traceback, what is put away at the end of this process (10 s at most)."""
+    """Ignore Ctrl-C from here on: it would break off, with a traceback, what is put away at the end of this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -155,7 +155,8 @@ class DockerBackend:
 
     def _make(self, client: docker.DockerClient, image_id: str, request: StartRequest) -> GuestStream:
         """Make a container of the image, and open its stream."""
-        runtime = ensure_runtime(client, report=self._report)
+        asked = self._spec.image if self.build_image is None else ""
+        runtime = ensure_runtime(client, report=self._report, image=asked, image_id=image_id)
         with translated():
             image_env, self._contents = image_variables(client, image_id), image_contents(client, image_id)
             self._declares_volumes = bool(image_volumes(client, image_id))

@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 class _Facts(NamedTuple):
     """What is kept of an image that was looked at."""
 
+    content: str = ""
     variables: tuple[str, ...] = ()
     is_built: bool = False
     contents: str = ""
@@ -109,13 +110,15 @@ def has_image(name: str) -> bool:
         return _inspect(client, name) is not None
 
 
-def tag_by_content(client: docker.DockerClient, recipe: Recipe) -> tuple[Recipe, str]:
+def tag_by_content(client: docker.DockerClient, recipe: Recipe, parent_id: str = "") -> tuple[Recipe, str]:
     """Return a recipe that is ``by_content`` with its tag, and the digest.
 
     The digest covers what goes in and not image ids, which differ between builds of the same. The parent counts with its content
-    label, or if it is missing with what it will be built from. Raises docker-py's errors.
+    label, or if it is missing with what it will be built from. ``parent_id``: the parent's id, if that was just looked at. Raises
+    docker-py's errors.
     """
-    found = _inspect(client, recipe.parent)
+    known = _facts.get(parent_id)
+    found = (parent_id, known.content) if known is not None else _inspect(client, recipe.parent)
     parent = None if found is not None else find_recipe(recipe.parent)
     wanted = recipe.digest(found[1] if found is not None else parent.digest("") if parent is not None else "")
     return dataclasses.replace(recipe, tag=wanted[:16]), wanted
@@ -159,12 +162,13 @@ def _inspect(client: docker.DockerClient, name: str) -> tuple[str, str] | None:
         return None
     config = found.get("Config") or {}
     labels = config.get("Labels") or {}
+    ident, content = str(found["Id"]), str(labels.get(CONTENT_LABEL, ""))
     variables, volumes = tuple(config.get("Env") or ()), tuple(sorted(config.get("Volumes") or ()))
-    _facts[str(found["Id"])] = _Facts(variables, bool(labels.get(BUILD_LABEL)), read_manifest(labels), volumes)
+    _facts[ident] = _Facts(content, variables, bool(labels.get(BUILD_LABEL)), read_manifest(labels), volumes)
     while len(_facts) > _MOST_KNOWN:
         with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
             del _facts[next(iter(_facts))]
-    return str(found["Id"]), str(labels.get(CONTENT_LABEL, ""))
+    return ident, content
 
 
 def _usable(

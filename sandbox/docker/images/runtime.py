@@ -82,6 +82,7 @@ _OTHERS_SECONDS = 20.0
 _BEGUN_SECONDS = 15.0
 """A volume, or a container that does not run, that is older than this was left by a process that has died."""
 _VERIFIED = "-verified"
+_NOTHING_SEEN = ("", "")
 
 _log = logging.getLogger(__name__)
 # By client and not by address: docker-py has the same address for every local socket.
@@ -129,17 +130,19 @@ class _Known:
     volume: RuntimeVolume | None = None
 
 
-def ensure_runtime(client: docker.DockerClient, *, report: Callable[[str], None]) -> RuntimeVolume:
+def ensure_runtime(
+    client: docker.DockerClient, *, report: Callable[[str], None], image: str = "", image_id: str = ""
+) -> RuntimeVolume:
     """Return the runtime volume of this guest code on this engine; make and verify it if it is missing.
 
-    The engine is asked once per client, and again after `forget_runtime`. The volume stays as long as this process lives. Raises
-    SandboxError: setup_failed, image_build_failed, host_disk_full, start_failed, engine_*.
+    ``image`` was looked at just now, and has the id ``image_id``. The engine is asked once per client, and again after
+    `forget_runtime`. The volume stays as long as this process lives. Raises SandboxError: setup_failed, image_build_failed, host_disk_full, start_failed, engine_*.
     """
     with _known_lock:
         known = _known.setdefault(client, _Known())
     with known.lock:
         if known.volume is None:
-            known.volume = _find_or_make(client, report)
+            known.volume = _find_or_make(client, report, (image, image_id))
         return known.volume
 
 
@@ -163,10 +166,10 @@ def forget_etc(client: docker.DockerClient, volume: RuntimeVolume) -> None:
         known.volume = replace(volume, etc="")
 
 
-def _find_or_make(client: docker.DockerClient, report: Callable[[str], None]) -> RuntimeVolume:
+def _find_or_make(client: docker.DockerClient, report: Callable[[str], None], seen: tuple[str, str]) -> RuntimeVolume:
     guest = guest_files()
     for attempt in range(1, _ATTEMPTS + 1):
-        recipe, name = _named(client, guest)
+        recipe, name = _named(client, guest, seen if attempt == 1 else _NOTHING_SEEN)
         locks.hold_shared(name)  # for the life of this process, so that no process takes the volume for a stale one
         with translated():
             if verified := _verified(client, name):
@@ -258,15 +261,20 @@ def runtime_image(client: docker.DockerClient) -> str:
     return _named(client, {})[0].reference
 
 
-def _named(client: docker.DockerClient, guest: dict[str, bytes]) -> tuple[Recipe, str]:
-    """Return the image's recipe with its tag, and the volume's name. Both depend on the content, not on the build."""
+def _named(
+    client: docker.DockerClient, guest: dict[str, bytes], seen: tuple[str, str] = _NOTHING_SEEN
+) -> tuple[Recipe, str]:
+    """Return the image's recipe with its tag, and the volume's name. Both depend on the content, not on the build.
+
+    ``seen``: name and id of an image that was looked at just now; if it is the parent, the engine is not asked again.
+    """
     recipe = find_recipe(RUNTIME_IMAGE)
     if recipe is None:
         raise SandboxError(
             ErrorCode.setup_failed, f"The recipe of {RUNTIME_IMAGE} is missing.", "Install gamebox again."
         )
     with translated():
-        recipe, content = tag_by_content(client, recipe)
+        recipe, content = tag_by_content(client, recipe, seen[1] if seen[0] == recipe.parent else "")
     return recipe, f"gamebox-runtime-{_digest(content, guest)}"
 
 
