@@ -164,6 +164,18 @@ def test_a_second_look_says_and_makes_nothing(client: docker.DockerClient, volum
     assert [line for line in said if "older than its recipe" not in line] == []
 
 
+def test_an_image_that_was_looked_at_tells_of_itself_alone(
+    client: docker.DockerClient, volume: RuntimeVolume, images: list[str]
+) -> None:
+    base = ensure_image(client, "gamebox/base", report=print)
+    images.append(other := import_image(client, {}))
+    assert ensure_image(client, other, report=print)  # it is known, and is not the runtime's parent
+    ident = client.images.get(other).id
+    for seen in (("gamebox/base", base), (other, ident), ("gamebox/base", "sha256:unknown")):
+        forget_runtime(client)
+        assert ensure_runtime(client, report=print, image=seen[0], image_id=seen[1]) == volume
+
+
 @pytest.fixture
 def edited(client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
     """The guest's code with one more module, as if somebody had just written it; its volume is removed afterwards."""
@@ -311,7 +323,7 @@ def test_making_a_volume_does_not_hold_up_other_engines(monkeypatch: pytest.Monk
     """One lock was held for all engines while an image was built."""
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(client: object, report: object) -> RuntimeVolume:
+    def slow(client: object, *_: object) -> RuntimeVolume:
         if client is first:
             begun.set()
             assert go_on.wait(20)

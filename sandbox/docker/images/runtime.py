@@ -136,7 +136,8 @@ def ensure_runtime(
     """Return the runtime volume of this guest code on this engine; make and verify it if it is missing.
 
     ``image`` was looked at just now, and has the id ``image_id``. The engine is asked once per client, and again after
-    `forget_runtime`. The volume stays as long as this process lives. Raises SandboxError: setup_failed, image_build_failed, host_disk_full, start_failed, engine_*.
+    `forget_runtime`. The volume stays as long as this process lives. Raises SandboxError: setup_failed, image_build_failed,
+    host_disk_full, start_failed, engine_*.
     """
     with _known_lock:
         known = _known.setdefault(client, _Known())
