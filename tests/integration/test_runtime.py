@@ -169,8 +169,7 @@ def test_an_image_that_was_looked_at_tells_of_itself_alone(
 ) -> None:
     base = ensure_image(client, "gamebox/base", report=print)
     images.append(other := import_image(client, {}))
-    assert ensure_image(client, other, report=print)  # it is known, and is not the runtime's parent
-    ident = client.images.get(other).id
+    ident = ensure_image(client, other, report=print)  # it is known, and is not the runtime's parent
     for seen in (("gamebox/base", base), (other, ident), ("gamebox/base", "sha256:unknown")):
         forget_runtime(client)
         assert ensure_runtime(client, report=print, image=seen[0], image_id=seen[1]) == volume
