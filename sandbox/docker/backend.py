@@ -115,8 +115,8 @@ class DockerBackend:
         if self.attached and self.kept is not None:
             return self._attach(self.kept)
         client = self._engine_that_fits()
-        self._events = watch(client)
         look_ahead(client, self._limits, self._profile)
+        self._events = watch(client)
         image_id = self._image(client)
         try:
             return self._make(client, image_id, request)

@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import docker
@@ -19,6 +20,7 @@ import pytest
 from sandbox.docker.engine.client import connect
 from sandbox.docker.images import recipes, runtime
 from sandbox.docker.images.images import ensure_image
+from sandbox.docker.images.known_volume import read_stamps, recall, remember
 from sandbox.docker.images.runtime import CA_BUNDLE, MOUNT_POINT, RuntimeVolume, ensure_runtime, forget_runtime
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -175,11 +177,50 @@ def test_an_image_that_was_looked_at_tells_of_itself_alone(
         assert ensure_runtime(client, report=print, image=seen[0], image_id=seen[1]) == volume
 
 
+def forget_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read what goes into the volume, of which the test has changed what is read, and keep nothing of it for other processes."""
+    monkeypatch.setattr(runtime, "recall", lambda: None)
+    monkeypatch.setattr(runtime, "remember", lambda *_: None)
+
+
+AGAIN = """
+from sandbox.docker.images import runtime
+from sandbox.docker.engine.client import connect
+read = runtime.guest_files
+runtime.guest_files = lambda: READING
+print(runtime.ensure_runtime(connect(), report=print).name)
+"""
+
+
+def test_the_next_process_does_not_read_what_goes_into_it(client: docker.DockerClient, volume: RuntimeVolume) -> None:
+    for reading in ("read()", "1 / 0"):
+        code = AGAIN.replace("READING", reading)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (done.stdout.strip(), done.stderr) == (volume.name, "")
+
+
+@pytest.mark.parametrize("wrong", ["name", "parent", "content"])
+def test_what_is_recalled_is_not_trusted(
+    client: docker.DockerClient, volume: RuntimeVolume, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The volume was removed, or the base image was built anew since."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    forget_runtime(client)
+    assert ensure_runtime(client, report=print) == volume
+    known = recall()
+    assert known is not None
+    remember(replace(known, **{wrong: "gamebox-runtime-none"}), read_stamps())
+    forget_runtime(client)
+    assert ensure_runtime(client, report=print) == volume
+    assert recall() == known
+
+
 @pytest.fixture
 def edited(client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
     """The guest's code with one more module, as if somebody had just written it; its volume is removed afterwards."""
     guest = {**runtime.guest_files(), "gamebox_guest/edited.py": f"mark = {uuid.uuid4().hex!r}\n".encode()}
     monkeypatch.setattr(runtime, "guest_files", lambda: guest)
+    forget_files(monkeypatch)
     forget_runtime(client)
     yield guest
     forget_runtime(client)
@@ -263,6 +304,7 @@ from sandbox.docker.engine.client import connect
 from sandbox.docker.engine.client import connect
 guest = {**runtime.guest_files(), "gamebox_guest/edited.py": sys.argv[1].encode()}
 runtime.guest_files = lambda: guest
+runtime.recall, runtime.remember = lambda: None, lambda *_: None
 print(runtime.ensure_runtime(connect(), report=lambda line: print(line, file=sys.stderr)).name)
 """
 
@@ -282,6 +324,7 @@ def other_libraries(monkeypatch: pytest.MonkeyPatch, client: docker.DockerClient
     """As in a virtual environment with another patch version of a library that goes into the guest."""
     files = {**recipes.bundled_files(), "site/other.py": f"mark = {uuid.uuid4().hex!r}\n".encode()}
     monkeypatch.setattr(recipes, "bundled_files", lambda: files)
+    forget_files(monkeypatch)
     forget_runtime(client)
     made = runtime._named(client, runtime.guest_files())
     yield
@@ -332,6 +375,7 @@ def test_making_a_volume_does_not_hold_up_other_engines(monkeypatch: pytest.Monk
     assert first is not second
     monkeypatch.setattr(runtime, "_known", {})
     monkeypatch.setattr(runtime, "_find_or_make", slow)
+    forget_files(monkeypatch)
     building = threading.Thread(target=ensure_runtime, args=(first,), kwargs={"report": print})
     building.start()
     assert begun.wait(10)

@@ -85,7 +85,7 @@ def ensure_image(
         return found[0]
     if recipe.by_content:
         with translated():
-            there = _inspect(client, tag_by_content(client, recipe)[0].reference)
+            there = _inspect(client, tag_by_content(recipe, content_of(client, recipe.parent))[0].reference)
         if there is not None:
             return there[0]
     parent_id = ""
@@ -94,7 +94,7 @@ def ensure_image(
     wanted = recipe.digest(parent_id)
     with translated():
         if recipe.by_content:
-            recipe, wanted = tag_by_content(client, recipe)
+            recipe, wanted = tag_by_content(recipe, content_of(client, recipe.parent))
         if usable := _usable(client, recipe, wanted, rebuild_stale, report):
             return usable
         with locks.exclusive("images"):  # one build at a time: at its end a build removes the left-over stages of all
@@ -110,18 +110,27 @@ def has_image(name: str) -> bool:
         return _inspect(client, name) is not None
 
 
-def tag_by_content(client: docker.DockerClient, recipe: Recipe, parent_id: str = "") -> tuple[Recipe, str]:
+def tag_by_content(recipe: Recipe, parent: str | None) -> tuple[Recipe, str]:
     """Return a recipe that is ``by_content`` with its tag, and the digest.
 
     The digest covers what goes in and not image ids, which differ between builds of the same. The parent counts with its content
-    label, or if it is missing with what it will be built from. ``parent_id``: the parent's id, if that was just looked at. Raises
-    docker-py's errors.
+    label ``parent``, or if that is None, because it is missing, with what it will be built from.
     """
-    known = _facts.get(parent_id)
-    found = (parent_id, known.content) if known is not None else _inspect(client, recipe.parent)
-    parent = None if found is not None else find_recipe(recipe.parent)
-    wanted = recipe.digest(found[1] if found is not None else parent.digest("") if parent is not None else "")
+    missing = find_recipe(recipe.parent) if parent is None else None
+    wanted = recipe.digest(parent or (missing.digest("") if missing is not None else ""))
     return dataclasses.replace(recipe, tag=wanted[:16]), wanted
+
+
+def content_of(client: docker.DockerClient, name: str, image_id: str = "") -> str | None:
+    """Return the content label of an image, None if it is missing. ``image_id``: its id, if that was just looked at.
+
+    Raises docker-py's errors.
+    """
+    known = _facts.get(image_id)
+    if known is not None:
+        return known.content
+    found = _inspect(client, name)
+    return None if found is None else found[1]
 
 
 def image_variables(client: docker.DockerClient, image_id: str) -> list[str]:

@@ -32,7 +32,8 @@ from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.errors import ErrorCode, SandboxError
 
-from .images import ensure_image, tag_by_content
+from .images import content_of, ensure_image, tag_by_content
+from .known_volume import KnownVolume, read_stamps, recall, remember
 from .recipes import Recipe, find_recipe, read_files
 
 MOUNT_POINT = "/.gamebox"
@@ -143,7 +144,8 @@ def ensure_runtime(
         known = _known.setdefault(client, _Known())
     with known.lock:
         if known.volume is None:
-            known.volume = _find_or_make(client, report, (image, image_id))
+            seen = (image, image_id)
+            known.volume = _find_known(client, seen) or _find_or_make(client, report, seen)
         return known.volume
 
 
@@ -167,13 +169,27 @@ def forget_etc(client: docker.DockerClient, volume: RuntimeVolume) -> None:
         known.volume = replace(volume, etc="")
 
 
+def _find_known(client: docker.DockerClient, seen: tuple[str, str]) -> RuntimeVolume | None:
+    """Return the volume that an earlier process used; None if a file that goes into it has changed, or if it is not there."""
+    known = recall()
+    if known is None:
+        return None
+    with translated():
+        if content_of(client, known.parent, seen[1] if seen[0] == known.parent else "") != known.content:
+            return None
+        locks.hold_shared(known.name)
+        return _verified(client, known.name)
+
+
 def _find_or_make(client: docker.DockerClient, report: Callable[[str], None], seen: tuple[str, str]) -> RuntimeVolume:
-    guest = guest_files()
+    stamps, guest = read_stamps(), guest_files()
     for attempt in range(1, _ATTEMPTS + 1):
-        recipe, name = _named(client, guest, seen if attempt == 1 else _NOTHING_SEEN)
+        recipe, name, parent = _named(client, guest, seen if attempt == 1 else _NOTHING_SEEN)
         locks.hold_shared(name)  # for the life of this process, so that no process takes the volume for a stale one
         with translated():
             if verified := _verified(client, name):
+                if parent is not None:
+                    remember(KnownVolume(name, recipe.parent, parent), stamps)
                 return verified
         try:
             with locks.exclusive("runtime"), translated():
@@ -264,10 +280,11 @@ def runtime_image(client: docker.DockerClient) -> str:
 
 def _named(
     client: docker.DockerClient, guest: dict[str, bytes], seen: tuple[str, str] = _NOTHING_SEEN
-) -> tuple[Recipe, str]:
-    """Return the image's recipe with its tag, and the volume's name. Both depend on the content, not on the build.
+) -> tuple[Recipe, str, str | None]:
+    """Return the image's recipe with its tag, the volume's name, and the content label of the image's parent, if that is there.
 
-    ``seen``: name and id of an image that was looked at just now; if it is the parent, the engine is not asked again.
+    Tag and name depend on the content, not on the build. ``seen``: name and id of an image that was looked at just now; if it is
+    the parent, the engine is not asked again.
     """
     recipe = find_recipe(RUNTIME_IMAGE)
     if recipe is None:
@@ -275,8 +292,9 @@ def _named(
             ErrorCode.setup_failed, f"The recipe of {RUNTIME_IMAGE} is missing.", "Install gamebox again."
         )
     with translated():
-        recipe, content = tag_by_content(client, recipe, seen[1] if seen[0] == recipe.parent else "")
-    return recipe, f"gamebox-runtime-{_digest(content, guest)}"
+        parent = content_of(client, recipe.parent, seen[1] if seen[0] == recipe.parent else "")
+    recipe, content = tag_by_content(recipe, parent)
+    return recipe, f"gamebox-runtime-{_digest(content, guest)}", parent
 
 
 def read_launcher() -> bytes | None:

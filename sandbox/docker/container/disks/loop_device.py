@@ -12,13 +12,10 @@ import contextlib
 import errno
 import fcntl
 import functools
-import hashlib
 import os
-import re
 import shutil
 import struct
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +23,7 @@ from pathlib import Path
 
 from sandbox.docker.engine.shared import Shared
 from sandbox.errors import ErrorCode, SandboxError
-from sandbox.user_cache import is_only_ours, user_cache
+from sandbox.user_cache import keep, read_kept
 
 # From linux/loop.h.
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE = 0x4C82, 0x4C0A
@@ -46,7 +43,7 @@ _EMPTY = ("debugfs", "-w", "-R", "rmdir lost+found")
 _SETTINGS = "/etc/mke2fs.conf"
 # A part of what mkfs wrote, before its content: offset in the file system, and length.
 _PART = struct.Struct("=QQ")
-_MOST_KEPT = 32
+_KEPT, _MOST_KEPT = "disks", 32  # where in the user's cache, and how many
 MOUNT_OPTIONS = "nosuid,nodev,discard,barrier=0,noinit_itable,noauto_da_alloc"
 """It is not read after a crash, so no write waits for the host's disk, nor a rename over a file for room. Unwritten parts of the
 file are zeros."""
@@ -116,10 +113,10 @@ def _formatted(size_bytes: int, uid: int, bare: bool) -> tuple[tuple[int, bytes]
     versions = [_version(path) for path in (shutil.which(_MAKE[0]) or "", os.environ.get("MKE2FS_CONFIG") or _SETTINGS)]
     asked = repr((_MAKE, _TABLES, _EMPTY, size_bytes, uid, bare, settings, versions)).encode()
     with contextlib.suppress(OSError, ValueError):
-        return tuple(_read_kept(_own_folder(), asked))
+        return tuple(_unpack(read_kept(_KEPT, asked)))
     made = _format(size_bytes, uid, bare)
     with contextlib.suppress(OSError, ValueError):
-        _keep(_own_folder(), asked, made)
+        keep(_KEPT, asked, _pack(made), most=_MOST_KEPT)
     return made
 
 
@@ -131,49 +128,16 @@ def _version(path: str) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_size
 
 
-def _own_folder() -> Path:
-    """Return the folder of what is kept. Raises OSError; ValueError if others may write to it: the kernel reads it as root."""
-    folder = user_cache("disks")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if not is_only_ours(folder.lstat()):
-        raise ValueError("not ours")
-    return folder
+def _pack(parts: tuple[tuple[int, bytes], ...]) -> bytes:
+    return b"".join(_PART.pack(offset, len(content)) + content for offset, content in parts)
 
 
-def _keep(folder: Path, asked: bytes, parts: tuple[tuple[int, bytes], ...]) -> None:
-    content = b"".join(_PART.pack(offset, len(data)) + data for offset, data in parts)
-    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as fresh:
-        made = Path(fresh, "disk")
-        made.write_bytes(hashlib.sha256(asked + content).digest() + content)
-        made.chmod(0o600)
-        made.replace(folder / _name(asked))
-    kept = [path for path in folder.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name)]
-    for old in sorted(kept, key=lambda each: each.lstat().st_mtime)[:-_MOST_KEPT]:
-        old.unlink(missing_ok=True)
-
-
-def _name(asked: bytes) -> str:
-    return hashlib.sha256(asked).hexdigest()[:32]
-
-
-def _read_kept(folder: Path, asked: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the parts that ``_keep`` wrote. Raises OSError; ValueError if somebody else may have written it, or it is broken."""
-    with open(folder / _name(asked), "rb", opener=_open_no_link) as file:
-        if not is_only_ours(os.fstat(file.fileno())):
-            raise ValueError("not ours")
-        digest, content = file.read(32), file.read()
-    if hashlib.sha256(asked + content).digest() != digest:
-        raise ValueError("not what was written")
+def _unpack(content: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(content):
         offset, length = _PART.unpack_from(content, at)
         at += _PART.size + length
         yield offset, content[at - length : at]
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _format(size_bytes: int, uid: int, bare: bool) -> tuple[tuple[int, bytes], ...]:

@@ -1,0 +1,104 @@
+"""The name of the runtime volume is known from an earlier process until a file that goes into it changes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandbox.docker.images import known_volume
+from sandbox.docker.images.known_volume import KnownVolume, read_stamps, recall, remember
+from sandbox.user_cache import keep
+
+KNOWN = KnownVolume("gamebox-runtime-1", "gamebox/base", "content")
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package whose guest has two modules, instead of the installed one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    guest = tmp_path / "package" / "guest"
+    (guest / "files").mkdir(parents=True)
+    (guest / "main.py").write_text("a = 1\n")
+    (guest / "files/tree.py").write_text("b = 1\n")
+    monkeypatch.setattr(known_volume, "_PACKAGE", guest.parent)
+    remember(KNOWN, read_stamps())
+    return guest.parent
+
+
+def test_what_was_remembered_is_recalled() -> None:
+    assert recall() == KNOWN
+
+
+def test_nothing_was_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert recall() is None
+
+
+def change_content(guest: Path) -> None:
+    (guest / "files/tree.py").write_text("b = 22\n")
+
+
+def change_to_the_same_size(guest: Path) -> None:
+    (guest / "files/tree.py").write_text("b = 2\n")
+
+
+def add_a_file(guest: Path) -> None:
+    (guest / "files/new.py").write_text("")
+
+
+def remove_a_file(guest: Path) -> None:
+    (guest / "main.py").unlink()
+
+
+def add_a_folder(guest: Path) -> None:
+    (guest / "more").mkdir()
+
+
+@pytest.mark.parametrize("change", [change_content, change_to_the_same_size, add_a_file, remove_a_file, add_a_folder])
+def test_a_change_of_the_guest_is_noticed(package: Path, change: Callable[[Path], None]) -> None:
+    change(package / "guest")
+    assert recall() is None
+
+
+def test_a_library_that_goes_into_the_volume_is_noticed() -> None:
+    (path,) = (path for path, _, _ in read_stamps() if path.endswith("/soupsieve/__init__.py"))
+    found = os.stat(path)
+    try:
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 1))
+        assert recall() is None
+    finally:
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert recall() == KNOWN
+
+
+def test_another_installation_has_its_own(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        assert recall() is None
+    monkeypatch.setattr(known_volume, "_PACKAGE", tmp_path / "other")
+    assert recall() is None
+
+
+def test_a_record_that_others_may_write_is_not_used(tmp_path: Path) -> None:
+    (kept,) = (tmp_path / "cache/gamebox/runtime").iterdir()
+    kept.chmod(0o666)
+    assert recall() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing", b"[]", b"[1, 2]", b'[["name"], []]', b'[["a", "b", "c"], [["x"]]]'])
+def test_a_record_of_another_form_is_not_used(content: bytes) -> None:
+    keep("runtime", known_volume._asked(), content, most=2)
+    assert recall() is None
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    remember(KNOWN, read_stamps())
+    assert recall() is None
