@@ -25,14 +25,16 @@ class Replacement:
     """The new content of ``path``; without ``commit`` it is discarded.
 
     A link at ``path`` is followed inside the roots of ``place``. An existing file keeps its mode unless ``mode`` is given. A file
-    that the user may not write is refused, as it would be when written in place. ``previous`` is the status of the existing file.
+    that the user may not write is refused, as it would be when written in place. ``previous`` is the status of the existing file,
+    ``displayed`` the path as the agent would write it.
     """
 
     def __init__(self, place: Place, path: str, mode: int | None = None) -> None:
         self._roots, self._path, self._write_out = roots_of(place), path, place.write_out
         roots = self._roots
+        self.displayed = roots.display(path)
         if encode_path(path).endswith(b"/"):  # checked before a folder is made for an impossible name
-            raise Fault("is_a_directory", path=roots.display(path))
+            raise Fault("is_a_directory", path=self.displayed)
         folder = os.path.dirname(path)
         self.effects = "none"
         self.previous: os.stat_result | None = None
@@ -41,7 +43,7 @@ class Replacement:
                 made_fd, made = roots.make_dirs(folder)
             except Fault as fault:
                 if fault.code == "path_outside_roots":
-                    fault.fields["path"] = roots.display(path)
+                    fault.fields["path"] = self.displayed
                 if fault.code == "path_not_found":  # before "..": any other missing folder is made
                     raise roots.fault_for(OSError(errno.ENOENT, ""), path) from None
                 raise
@@ -98,10 +100,10 @@ class Replacement:
         try:
             if self._mode is not None:
                 os.fchmod(self._file, self._mode)
-            self._write_out.settle(self._file, self._roots.display(self._path))
+            self._write_out.settle(self._file, self.displayed)
             with _commit:
                 if unchanged_since is not None and not same_file(unchanged_since, self._current_status()):
-                    raise Fault("path_changed", path=self._roots.display(self._path))
+                    raise Fault("path_changed", path=self.displayed)
                 os.rename(self._temporary, self._name, src_dir_fd=self._dir, dst_dir_fd=self._dir)
             self._committed = True
         except OSError as error:
@@ -123,7 +125,7 @@ class Replacement:
             if error.errno != errno.ETXTBSY:  # a running program can be replaced, not written
                 if error.errno == errno.ENXIO:
                     raise Fault(
-                        "not_a_regular_file", path=self._roots.display(self._path), kind="socket or fifo"
+                        "not_a_regular_file", path=self.displayed, kind="socket or fifo"
                     ) from None
                 raise
             fd = os.open(self._name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._dir)

@@ -26,22 +26,19 @@ SKIPPED_NAMES = 100
 def upload(call: Call) -> dict[str, Any]:
     """Handle ``upload``: put a file in place in one step, or unpack a tar stream into a folder. Raises Fault."""
     path: str = call.args["path"]
-    roots = roots_of(call.place)
     limit = int(call.place.limits["transfer_bytes"])
     if call.args.get("kind") == "tree":
-        return unpack(roots, path, call.body(), limit)
+        return unpack(roots_of(call.place), path, call.body(), limit)
     size = 0
     with Replacement(call.place, path, call.args.get("mode")) as new:
         for chunk in call.body():
             size += len(chunk)
             if size > limit:
-                raise Fault(
-                    "file_too_large", path=roots.display(path), size_bytes=size, limit=limit, effects=new.effects
-                )
+                raise Fault("file_too_large", path=new.displayed, size_bytes=size, limit=limit, effects=new.effects)
             new.write(chunk)
         new.set_attributes(call.args.get("attributes") or {})
         new.commit()
-    return {"path": roots.display(path), "files": 1, "size_bytes": size}
+    return {"path": new.displayed, "files": 1, "size_bytes": size}
 
 
 def download(call: Call) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def write(call: Call) -> dict[str, Any]:
         new.write(content)
         new.commit()
         created = new.previous is None
-    return {"path": roots.display(path), "size_bytes": len(content), "created": created}
+    return {"path": new.displayed, "size_bytes": len(content), "created": created}
 
 
 def edit(call: Call) -> dict[str, Any]:

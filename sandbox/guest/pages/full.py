@@ -136,14 +136,13 @@ def screenshot(call: StateCall) -> tuple[dict[str, Any], bytes]:
     content = b"".join(_pieces_of(call, found, {"do": "send_picture", "picture": found.get("picture")}, size_bytes))
     if not content.startswith(PNG):
         raise _unusable("it is not a picture")
-    roots = roots_of(call.place)
     path = args.get("path") or _picture_path(call)
     with Replacement(call.place, path) as new:
         new.write(content)
         new.commit()
     width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
     size = {"width": width, "height": height, "size_bytes": len(content)}
-    return {"path": roots.display(path), "final_url": url, **size, "truncated": cut}, content
+    return {"path": new.displayed, "final_url": url, **size, "truncated": cut}, content
 
 
 def _picture_path(call: StateCall) -> str:
@@ -370,7 +369,7 @@ def _fetch_file(call: StateCall, path: str, size: int) -> str:
         for piece in _pieces_of(call, None, {"do": "send"}, size):
             new.write(piece)
         new.commit()
-    return roots_of(call.place).display(path)
+    return new.displayed
 
 
 def _pieces_of(call: StateCall, first: Any, request: dict[str, Any], size: int) -> Iterator[bytes]:
