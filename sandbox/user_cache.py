@@ -1,7 +1,8 @@
-"""The folder where this user keeps what can be made again: locks, programs, formatted disks, packages."""
+"""The folder where this user keeps what can be made again: locks, programs, formatted disks, packages, names of volumes."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -23,7 +24,7 @@ def is_only_ours(found: os.stat_result) -> bool:
 
 
 def keep(name: str, asked: bytes, content: bytes, most: int) -> None:
-    """Keep ``content`` in `user_cache` (NAME) as the answer to ``asked``, and no more than the ``most`` newest answers there.
+    """Keep ``content`` in `user_cache` (NAME) as the answer to ``asked``, and the ``most`` answers there that were used last.
 
     Raises OSError; ValueError if others may write to the folder.
     """
@@ -43,6 +44,8 @@ def read_kept(name: str, asked: bytes) -> bytes:
     with open(_own_folder(name) / _name(asked), "rb", opener=_open_no_link) as file:
         if not is_only_ours(os.fstat(file.fileno())):
             raise ValueError("not ours")
+        with contextlib.suppress(OSError):
+            os.utime(file.fileno())  # it is in use
         digest, content = file.read(32), file.read()
     if hashlib.sha256(asked + content).digest() != digest:
         raise ValueError("not what was written")
@@ -50,6 +53,7 @@ def read_kept(name: str, asked: bytes) -> bytes:
 
 
 def _own_folder(name: str) -> Path:
+    """Return the folder. Raises OSError; ValueError if others may write to it: a disk from there is read by the kernel as root."""
     folder = user_cache(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -20,7 +20,7 @@ import pytest
 from sandbox.docker.engine.client import connect
 from sandbox.docker.images import recipes, runtime
 from sandbox.docker.images.images import ensure_image
-from sandbox.docker.images.known_volume import read_stamps, recall, remember
+from sandbox.docker.images.known_volume import recall, remember, take_snapshot
 from sandbox.docker.images.runtime import CA_BUNDLE, MOUNT_POINT, RuntimeVolume, ensure_runtime, forget_runtime
 from sandbox.errors import ErrorCode, SandboxError
 
@@ -178,7 +178,7 @@ def test_an_image_that_was_looked_at_tells_of_itself_alone(
 
 
 def forget_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read what goes into the volume, of which the test has changed what is read, and keep nothing of it for other processes."""
+    """Recall and remember nothing: the test replaces what is read, of which the times of files do not tell."""
     monkeypatch.setattr(runtime, "recall", lambda: None)
     monkeypatch.setattr(runtime, "remember", lambda *_: None)
 
@@ -192,10 +192,11 @@ print(runtime.ensure_runtime(connect(), report=print).name)
 """
 
 
-def test_the_next_process_does_not_read_what_goes_into_it(client: docker.DockerClient, volume: RuntimeVolume) -> None:
+def test_the_next_process_does_not_read_what_goes_into_it(volume: RuntimeVolume, tmp_path: Path) -> None:
+    own_cache = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     for reading in ("read()", "1 / 0"):
         code = AGAIN.replace("READING", reading)
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=own_cache)
         assert (done.stdout.strip(), done.stderr) == (volume.name, "")
 
 
@@ -209,7 +210,8 @@ def test_what_is_recalled_is_not_trusted(
     assert ensure_runtime(client, report=print) == volume
     known = recall()
     assert known is not None
-    remember(replace(known, **{wrong: "gamebox-runtime-none"}), read_stamps())
+    remember(replace(known, **{wrong: "gamebox-runtime-none"}), take_snapshot())
+    assert recall() != known
     forget_runtime(client)
     assert ensure_runtime(client, report=print) == volume
     assert recall() == known

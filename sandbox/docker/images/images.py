@@ -114,7 +114,7 @@ def tag_by_content(recipe: Recipe, parent: str | None) -> tuple[Recipe, str]:
     """Return a recipe that is ``by_content`` with its tag, and the digest.
 
     The digest covers what goes in and not image ids, which differ between builds of the same. The parent counts with its content
-    label ``parent``, or if that is None, because it is missing, with what it will be built from.
+    label ``parent``; None says that there is no such image, and then it counts with what it will be built from.
     """
     missing = find_recipe(recipe.parent) if parent is None else None
     wanted = recipe.digest(parent or (missing.digest("") if missing is not None else ""))
@@ -122,9 +122,9 @@ def tag_by_content(recipe: Recipe, parent: str | None) -> tuple[Recipe, str]:
 
 
 def content_of(client: docker.DockerClient, name: str, image_id: str = "") -> str | None:
-    """Return the content label of an image, None if it is missing. ``image_id``: its id, if that was just looked at.
+    """Return the content label of an image, "" if it has none; None if there is no such image.
 
-    Raises docker-py's errors.
+    ``image_id``: its id, if that was just looked at. Raises docker-py's errors.
     """
     known = _facts.get(image_id)
     if known is not None:

@@ -1,7 +1,7 @@
 """The name of the runtime volume that an earlier process of this user found, as long as no file that goes into it has changed.
 
 The name is a digest of some 160 files. Reading them takes each new process 8 ms before its first sandbox, asking for their times
-and sizes less than one. A file that changed and kept both is not noticed, as Python itself does not notice it of a module.
+and sizes less than one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from .recipes import BUNDLED_DISTRIBUTIONS, images_folder
 _FOLDER = "runtime"
 _MOST_KEPT = 16
 _PACKAGE = Path(__file__).parents[2]
-# Path, time of the last change in ns, size; 0 and 0 for one that is missing. A folder's time tells of files that came or went.
-Stamps = list[tuple[str, int, int]]
+# Path, times of the last change of content and of anything in ns, size; 0 for what is missing. A folder's times tell of files that
+# came or went.
+Stamp = tuple[str, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -35,38 +36,51 @@ class KnownVolume:
     content: str
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """How an installation was before its files were read."""
+
+    asked: bytes
+    stamps: list[Stamp]
+
+
 def recall() -> KnownVolume | None:
     """Return what `remember` kept; None if nothing, or if a file has changed since."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         known, stamps = json.loads(read_kept(_FOLDER, _asked()))
-        if all(_stamp(path) == (path, changed, size) for path, changed, size in stamps):
+        if all(_stamp(path) == (path, *rest) for path, *rest in stamps):
             return KnownVolume(*known)
     return None
 
 
-def remember(known: KnownVolume, stamps: Stamps) -> None:
-    """Keep ``known`` for `recall`; ``stamps`` are from before the files were read."""
-    content = json.dumps([[known.name, known.parent, known.content], stamps]).encode()
+def remember(known: KnownVolume, before: Snapshot) -> None:
+    """Keep ``known`` for `recall`."""
+    content = json.dumps([[known.name, known.parent, known.content], before.stamps]).encode()
     with contextlib.suppress(OSError, ValueError):  # then the next process reads the files, too
-        keep(_FOLDER, _asked(), content, most=_MOST_KEPT)
+        keep(_FOLDER, before.asked, content, most=_MOST_KEPT)
 
 
-def read_stamps() -> Stamps:
-    """Return the stamps of every file that goes into the volume, and of their folders."""
-    return [_stamp(path) for path in sorted({*_below(_PACKAGE / "guest"), *_below(images_folder() / "runtime"), *_others()})]
+def take_snapshot() -> Snapshot:
+    """Look at every file that goes into the volume, and at their folders."""
+    files = {*_below(_PACKAGE / "guest"), *_below(images_folder() / "runtime"), *_libraries(), *_search_path()}
+    return Snapshot(_asked(), _CODE + [_stamp(path) for path in sorted(files)])
 
 
 def _asked() -> bytes:
     """Return what tells one installation from others: the libraries that go into the volume are found by ``sys.path``."""
-    return repr((str(_PACKAGE), sys.path)).encode()
+    return repr((str(_PACKAGE), _search_path())).encode()
 
 
-def _stamp(path: str) -> tuple[str, int, int]:
+def _search_path() -> list[str]:
+    return [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100 - "" is the working directory
+
+
+def _stamp(path: str) -> Stamp:
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError:
-        return path, 0, 0
-    return path, found.st_mtime_ns, found.st_size
+        return path, 0, 0, 0
+    return path, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def _below(top: Path) -> Iterator[str]:
@@ -76,8 +90,11 @@ def _below(top: Path) -> Iterator[str]:
             yield from (f"{folder}/{name}" for name in names)
 
 
-def _others() -> Iterator[str]:
-    yield from map(str, Path(__file__).parent.glob("*.py"))
+def _libraries() -> Iterator[str]:
     for name in BUNDLED_DISTRIBUTIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
             yield from (str(each.locate()) for each in metadata.files(name) or [] if each.suffix == ".py")
+
+
+# The code that reads the files and makes the name, as it was loaded: it may be replaced while this process lives.
+_CODE = [_stamp(str(path)) for path in sorted(Path(__file__).parent.glob("*.py"))]

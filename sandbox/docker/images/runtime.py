@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 import tarfile
 import threading
 import time
@@ -33,7 +34,7 @@ from sandbox.docker.engine.retries import retry_engine
 from sandbox.errors import ErrorCode, SandboxError
 
 from .images import content_of, ensure_image, tag_by_content
-from .known_volume import KnownVolume, read_stamps, recall, remember
+from .known_volume import KnownVolume, recall, remember, take_snapshot
 from .recipes import Recipe, find_recipe, read_files
 
 MOUNT_POINT = "/.gamebox"
@@ -177,19 +178,23 @@ def _find_known(client: docker.DockerClient, seen: tuple[str, str]) -> RuntimeVo
     with translated():
         if content_of(client, known.parent, seen[1] if seen[0] == known.parent else "") != known.content:
             return None
-        locks.hold_shared(known.name)
-        return _verified(client, known.name)
+    held = locks.hold_shared(known.name)
+    with translated():
+        verified = _verified(client, known.name)
+    if verified is None:
+        os.close(held)
+    return verified
 
 
 def _find_or_make(client: docker.DockerClient, report: Callable[[str], None], seen: tuple[str, str]) -> RuntimeVolume:
-    stamps, guest = read_stamps(), guest_files()
+    before, guest = take_snapshot(), guest_files()
     for attempt in range(1, _ATTEMPTS + 1):
         recipe, name, parent = _named(client, guest, seen if attempt == 1 else _NOTHING_SEEN)
         locks.hold_shared(name)  # for the life of this process, so that no process takes the volume for a stale one
         with translated():
             if verified := _verified(client, name):
                 if parent is not None:
-                    remember(KnownVolume(name, recipe.parent, parent), stamps)
+                    remember(KnownVolume(name, recipe.parent, parent), before)
                 return verified
         try:
             with locks.exclusive("runtime"), translated():

@@ -124,9 +124,7 @@ class Replacement:
                 return None
             if error.errno != errno.ETXTBSY:  # a running program can be replaced, not written
                 if error.errno == errno.ENXIO:
-                    raise Fault(
-                        "not_a_regular_file", path=self.displayed, kind="socket or fifo"
-                    ) from None
+                    raise Fault("not_a_regular_file", path=self.displayed, kind="socket or fifo") from None
                 raise
             fd = os.open(self._name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._dir)
         try:
