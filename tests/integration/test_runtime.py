@@ -10,7 +10,6 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import docker
@@ -210,7 +209,7 @@ def test_what_is_recalled_is_not_trusted(
     assert ensure_runtime(client, report=print) == volume
     known = recall()
     assert known is not None
-    remember(replace(known, **{wrong: "gamebox-runtime-none"}), take_snapshot())
+    remember(known._replace(**{wrong: "gamebox-runtime-none"}), take_snapshot())
     assert recall() != known
     forget_runtime(client)
     assert ensure_runtime(client, report=print) == volume

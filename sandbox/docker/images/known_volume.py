@@ -11,9 +11,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from sandbox.user_cache import keep, read_kept
 
@@ -27,8 +27,7 @@ _PACKAGE = Path(__file__).parents[2]
 Stamp = tuple[str, int, int, int]
 
 
-@dataclass(frozen=True)
-class KnownVolume:
+class KnownVolume(NamedTuple):
     """The volume ``name``, right for an engine whose image ``parent`` has the ``content``."""
 
     name: str
@@ -36,8 +35,7 @@ class KnownVolume:
     content: str
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
     """How an installation was before its files were read."""
 
     asked: bytes
@@ -55,7 +53,7 @@ def recall() -> KnownVolume | None:
 
 def remember(known: KnownVolume, before: Snapshot) -> None:
     """Keep ``known`` for `recall`."""
-    content = json.dumps([[known.name, known.parent, known.content], before.stamps]).encode()
+    content = json.dumps([known, before.stamps]).encode()
     with contextlib.suppress(OSError, ValueError):  # then the next process reads the files, too
         keep(_FOLDER, before.asked, content, most=_MOST_KEPT)
 
