@@ -97,6 +97,12 @@ def _service_ended(f: Fields) -> tuple[str, str]:
 
 
 def _session_not_kept(f: Fields) -> tuple[str, str]:
+    if f.get("longest"):
+        why = f"the path of that is longer than {f['longest']} bytes"
+        return (
+            f"The session is in {one_line(str(f['cwd']))}, not in the folder where this command ended: {why}.",
+            "Enter it again in each command, by several cd, each with a part of the path.",
+        )
     if f.get("cwd"):
         lost = "the folder and variables it set are lost"
         return (

@@ -340,6 +340,21 @@ def test_a_shell_of_which_nothing_is_lost_says_nothing(env: SandboxedEnvironment
 
 
 @pytest.mark.needs("debian")
+@pytest.mark.parametrize("keeps", ["", "; X=1"])  # a plain command leaves its folder alone
+def test_a_folder_that_is_too_deep_to_start_in_is_not_kept(env: SandboxedEnvironment, folder: str, keeps: str) -> None:
+    """No later command of the session could start there, and each failed with an io_error."""
+    session, name = f"deep {folder}{keeps}", "d" * 200
+    start = done(env.run(f"cd {folder}", session=session)).cwd
+    steps = " && ".join([f"mkdir {name} && cd {name}"] * 21)
+    answer = env.run(f"{steps}{keeps}", session=session)
+    (notice,) = [n for n in answer.notices if n.code == "session_not_kept"]
+    assert f"The session is in {start}, not in the folder where this command ended" in notice.message
+    after = done(env.run("echo $PWD $X", session=session))
+    assert after.output.split() == [start, *(["1"] if keeps else [])]
+    done(env.run(f"rm -rf {name}", session=session))
+
+
+@pytest.mark.needs("debian")
 def test_a_folder_to_start_in_that_is_nearly_there(env: SandboxedEnvironment, folder: str) -> None:
     """The near miss and the missing part are named for a cwd as for a path."""
     done(env.write(f"{folder}/src/app.py", ""))

@@ -112,6 +112,8 @@ STATE_ATTACKS = (
     "truncate -s 1T /proc/self/fd/199",
     "head -c 900000 /dev/urandom >&199",
     "printf '/etc\\0declare -x A=\"1\"\\0' >&199",
+    "printf /junk >&199",
+    "printf '/%05000d\\0' 0 >&199; exec 199>&-",
     "exec 199>&-",
     'for i in $(seq 3 255); do eval "exec $i>&-"; done',
 )
@@ -130,6 +132,17 @@ def test_the_state_descriptor_is_no_hiding_place(tight: DockerEnvironment) -> No
     )
     tight.run(f"python3 -c '{mapped}'").unwrap()
     assert tight.run("echo $KEPT").unwrap().output == "1\n"
+
+
+def test_a_folder_that_is_none_does_not_hold_the_session(tight: DockerEnvironment) -> None:
+    """Threat: every later command of a session fails, because a command left a folder that cannot be entered."""
+    for folder in ("/%0300d", "/nothing%d", "/etc/passwd%.0d"):
+        state = folder + '\\0declare -x A="1"\\n\\0\\0\\0'
+        tight.run(f"printf '{state}' 0 >&199; exec 199>&-").unwrap()
+        refused = tight.run("true")
+        assert refused.code is ErrorCode.working_directory_invalid, (folder, refused)  # type: ignore[union-attr]
+        assert "back in the workspace" in refused.hint  # type: ignore[union-attr]
+        assert tight.run("pwd").unwrap().output == "/workspace\n"
 
 
 def test_processes_used_up(tight: DockerEnvironment) -> None:

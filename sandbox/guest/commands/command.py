@@ -54,6 +54,8 @@ _START_FAULTS = {
     ("cwd", 2): "working_directory_invalid",
     ("cwd", 20): "working_directory_invalid",
     ("cwd", 13): "working_directory_invalid",
+    ("cwd", 36): "working_directory_invalid",
+    ("cwd", 40): "working_directory_invalid",
 }
 
 

@@ -326,17 +326,25 @@ class RunRequest:
         if not self._foreground or command.stop_reason is not None or self._args.get("argv") is not None:
             return []
         if self._plain and (folder := sessions.parse_folder(data)) is not None:
-            if self._args.get("cwd") is None:
-                self._session.cwd = folder
-            return []
+            return self._go_on_in(folder)
         state = None if self._plain else sessions.parse_state(data)
         if state is None:
             if len(data) == sessions.STATE_LIMIT:
                 return [{"code": "session_not_kept", "names": []}]
             lost = sessions.may_change_state(self._args["command"])
             return [{"code": "session_not_kept", "cwd": self._session.cwd}] if lost else []
-        dropped = sessions.update_session(self._session, self._args.get("cwd"), self._own_env(), state)
-        return [{"code": "session_not_kept", "names": dropped}] if dropped else []
+        dropped = sessions.update_session(self._session, self._own_env(), state)
+        notices = [{"code": "session_not_kept", "names": dropped}] if dropped else []
+        return [*notices, *self._go_on_in(state[0])]
+
+    def _go_on_in(self, folder: str) -> list[dict[str, Any]]:
+        """Have the session go on in the folder where its command ended. Returns a notice if no command could start there."""
+        if self._args.get("cwd") is not None:  # it was for this command alone
+            return []
+        if len(os.fsencode(folder)) > sessions.LONGEST_FOLDER:
+            return [{"code": "session_not_kept", "cwd": self._session.cwd, "longest": sessions.LONGEST_FOLDER}]
+        self._session.cwd = folder
+        return []
 
     def _report(self, command: Command, notices: list[dict[str, Any]]) -> tuple[dict[str, Any], bytes]:
         """Return the answer for a command that has ended, with ``notices`` and more of them, and its output."""

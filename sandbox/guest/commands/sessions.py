@@ -32,6 +32,8 @@ STATE_LIMIT = 1 << 20
 MOST_NAMED = 10
 # The kernel starts no program with a longer "NAME=value" (MAX_ARG_STRLEN): if one were carried over, it would end the session.
 LONGEST_VARIABLE = (128 << 10) - 1
+# The kernel takes no longer path (PATH_MAX): if such a folder was kept, no later command of its session would start.
+LONGEST_FOLDER = 4095
 STATE_FD_OF_BASH = 199
 _SHELLS = (("/bin/bash", STATE_FD_OF_BASH), ("/usr/bin/bash", STATE_FD_OF_BASH), ("/bin/sh", 9), ("/usr/bin/sh", 9))
 # One argument may have 128 KiB; a character has at most four bytes.
@@ -52,17 +54,18 @@ RESTORE = (
 # Saves the state after the command, or on the way out if the command leaves by itself (exit, set -e). A command that sets an EXIT
 # trap of its own keeps it. Nothing here starts a process. All of it is one line: the shell counts the command's lines from 1, and
 # after a command with an unclosed quote bash would not understand a further line. What saves is in a variable: bash would print a
-# function each time. Unlike a function, ``eval`` runs a trap for DEBUG, so that one is removed first.
+# function each time. Unlike a function, ``eval`` runs a trap for DEBUG, so that one is removed first. What is saved begins with
+# NUL: whatever a command has written to the descriptor before is no part of it.
 _PRELUDE = (
     """__gamebox_save='[ "${__gamebox_saved-}" ] || { NO_DEBUG{ """
-    """BUILTINprintf "%s\\0" "$PWD"; BUILTINexport -p; BUILTINprintf "\\0"; """
+    """BUILTINprintf "\\0%s\\0" "$PWD"; BUILTINexport -p; BUILTINprintf "\\0"; """
     """DUMP; } >&FD; }'; trap '{ set +x; BUILTINeval "$__gamebox_save"; } 2>/dev/null' EXIT; """
     """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; """
     """{ __gamebox_status=$?; set +x; BUILTINeval "$__gamebox_save"; __gamebox_saved=1; } 2>/dev/null; exit $__gamebox_status"""
 )
 # For a plain command (``plain_commands.py``), which sets no traps. bash runs this one for EXIT even if a signal ends it.
 _PRELUDE_OF_PLAIN = (
-    """trap 'BUILTINprintf "%s\\0" "$PWD" 2>/dev/null >&FD' EXIT; """
+    """trap 'BUILTINprintf "\\0%s\\0" "$PWD" 2>/dev/null >&FD' EXIT; """
     """LOCAL__gamebox_command=$1; shift; RESTOREeval "$__gamebox_command"; exit $?"""
 )
 # For a command whose state nothing carries over.
@@ -274,12 +277,12 @@ def may_change_state(command: str) -> bool:
     return re.search(_CHANGES, command) is not None
 
 
-def update_session(session: Session, cwd: str | None, env: dict[str, str], state: State) -> list[str]:
-    """Take over the state that a command left. ``cwd`` and ``env`` were set for that run alone and do not carry over.
+def update_session(session: Session, env: dict[str, str], state: State) -> list[str]:
+    """Take over the state that a command left, but for its folder. ``env`` was set for that run alone and does not carry over.
 
     Returns the names of the variables that are too long to carry over.
     """
-    left_in, variables, session.functions, unexported = state
+    _, variables, session.functions, unexported = state
     hidden = {n: v for n, v in session.variables.items() if n in env and variables.get(n) == env[n]}
     session.variables = {**unexported, **hidden}
     # Encoded only if it may be too long: a character has at most four bytes.
@@ -294,8 +297,6 @@ def update_session(session: Session, cwd: str | None, env: dict[str, str], state
             else:
                 variables.pop(name, None)
     session.env = variables
-    if cwd is None:
-        session.cwd = left_in
     return too_long
 
 

@@ -156,10 +156,15 @@ def test_its_folder_and_its_status_are_kept(command: str, code: int, folder: str
         patched.setattr("tests.guest.commands.test_sessions.build_shell_argv", lambda *args: build(*args, plain=True))
         status, left = state_after("/bin/bash", command, ENV, "/")
     assert (status, parse_folder(left)) == (code, folder)
-    assert left == f"{folder}\0".encode()
+    assert left == f"\0{folder}\0".encode()
 
 
 def test_a_folder_that_was_overwritten_is_none() -> None:
     assert parse_folder(b"") is None
     assert parse_folder(b"/unfinished") is None
     assert parse_folder(b"x/y\0") is None
+
+
+def test_what_the_command_wrote_before_is_no_part_of_its_folder() -> None:
+    assert parse_folder(b"/junk\0/tmp\0") == "/tmp"
+    assert parse_folder(b"/a\0/junk\0/tmp\0") == "/tmp"

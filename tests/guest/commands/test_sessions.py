@@ -128,6 +128,15 @@ def test_no_state_is_better_than_a_wrong_one(shell: str, command: str) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("junk", ["/junk", "x", "/etc\\0", "\\0/etc\\0export A=1\\n\\0\\0"])
+def test_what_the_command_wrote_before_is_no_part_of_the_state(shell: str, junk: str) -> None:
+    _, left = state_after(shell, f"printf '{junk}' >&9; cd /tmp; export G_A=1", {}, "/")
+    state = parse_state(left)
+    assert state is not None
+    assert (state[0], state[1]["G_A"]) == ("/tmp", "1")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_variable_without_a_value_is_none(shell: str) -> None:
     _, left = state_after(shell, "export G_UNSET; export G_EMPTY=; unset PATH", {}, "/")
     state = parse_state(left)
@@ -173,15 +182,14 @@ def test_what_was_given_for_one_run_is_taken_back() -> None:
     env = {"GIVEN": "given", "NEW": "given", "CHANGED": "given"}
     exported = {"KEPT": "new", "GIVEN": "given", "NEW": "given", "CHANGED": "by it"}
     left = ("/elsewhere", exported, "", {"PLAIN": "1"})
-    update_session(session, "/elsewhere", env, left)
+    update_session(session, env, left)
     assert session.env == {"KEPT": "new", "GIVEN": "own", "CHANGED": "by it"}
-    assert session.cwd == "/workspace"
     assert session.variables == {"PLAIN": "1"}
-    update_session(session, None, {"PLAIN": "given"}, ("/workspace", {"PLAIN": "given"}, "", {}))
+    update_session(session, {"PLAIN": "given"}, ("/workspace", {"PLAIN": "given"}, "", {}))
     assert session.variables == {"PLAIN": "1"}
     assert "PLAIN" not in session.env
-    update_session(session, None, {}, ("/tmp", {"A": "1"}, "", {}))
-    assert (session.cwd, session.env) == ("/tmp", {"A": "1"})
+    update_session(session, {}, ("/tmp", {"A": "1"}, "", {}))
+    assert session.env == {"A": "1"}
 
 
 def ran(command: str, env: dict[str, str], **options: Any) -> str:
