@@ -376,7 +376,7 @@ def test_head_is_refused_where_get_is_not_there(served: Served) -> None:
 
 
 def test_an_address_leaves_connections_for_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "head_seconds", PATIENCE_SECONDS)  # else the first leave their places while a busy machine waits
+    monkeypatch.setattr(Connection, "head_seconds", PATIENCE_SECONDS)  # on a busy machine the first would leave their places
     with contextlib.ExitStack() as open_ones:
         peers = [open_ones.enter_context(served.connected()) for _ in range(MOST_OF_ADDRESS + 5)]
         answers = [first_answer(peer) for peer in peers[-3:]]
