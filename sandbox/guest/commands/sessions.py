@@ -55,7 +55,7 @@ RESTORE = (
 # trap of its own keeps it. Nothing here starts a process. All of it is one line: the shell counts the command's lines from 1, and
 # after a command with an unclosed quote bash would not understand a further line. What saves is in a variable: bash would print a
 # function each time. Unlike a function, ``eval`` runs a trap for DEBUG, so that one is removed first. What is saved begins with
-# NUL: whatever a command has written to the descriptor before is no part of it.
+# NUL, which separates it from anything that the command wrote to the descriptor before.
 _PRELUDE = (
     """__gamebox_save='[ "${__gamebox_saved-}" ] || { NO_DEBUG{ """
     """BUILTINprintf "\\0%s\\0" "$PWD"; BUILTINexport -p; BUILTINprintf "\\0"; """
