@@ -70,7 +70,10 @@ def _asked() -> bytes:
 
 
 def _search_path() -> list[str]:
-    return [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100 - "" is the working directory
+    try:
+        return [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100 - "" is the working directory
+    except OSError:  # which was removed: nothing is found there
+        return list(sys.path)
 
 
 def _stamp(path: str) -> Stamp:
