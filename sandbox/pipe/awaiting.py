@@ -53,12 +53,12 @@ async def request(
             reply = await task.answer(fields, blob, body, sink)
     except asyncio.CancelledError:
         if stoppable or pending.sent_by is None or pending.sends or pending.takes:
-            transport.give_up_request(pending, 0)
+            transport.give_up_request(pending)
             raise
         _leave(transport, pending, fields)
         raise
     except BaseException:
-        transport.give_up_request(pending, 0)
+        transport.give_up_request(pending)
         raise
     finally:
         if pending.on_room == task.wake:

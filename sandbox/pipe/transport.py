@@ -210,7 +210,8 @@ class Transport:
             if feeder is not None and feeder.error is not None:
                 raise feeder.error
         except BaseException:
-            self.give_up_request(pending)
+            self._given_up.add(pending.channel)  # before any function of ours: a second Ctrl-C can strike where one begins
+            self._cancel_given_up()
             raise
         finally:
             self.forget(pending)
@@ -231,10 +232,10 @@ class Transport:
             self._pending[self._channel] = pending
         return fields
 
-    def give_up_request(self, pending: PendingRequest, wait_seconds: float = OFFER_SECONDS) -> None:
-        """Cancel a request whose caller leaves, as soon as the pipe has room for that."""
-        self._given_up.add(pending.channel)  # first of all: a second Ctrl-C can strike as soon as this is done
-        self._cancel_given_up(wait_seconds)
+    def give_up_request(self, pending: PendingRequest) -> None:
+        """Cancel a request whose task leaves, now or as soon as the pipe has room for that."""
+        self._given_up.add(pending.channel)
+        self._cancel_given_up(0)
 
     def forget(self, pending: PendingRequest) -> None:
         """Drop what is still answered to a request."""

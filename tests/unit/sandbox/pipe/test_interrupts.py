@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -460,6 +461,52 @@ def test_a_request_that_was_given_up_is_cancelled_before_the_next(
             transport.request("second", {}, timeout_seconds=60)
         transport.close()
     assert heard == [[(Kind.CANCEL, 1, b"")]] * 2
+
+
+def test_a_second_ctrl_c_at_any_moment_leaves_no_request_without_its_cancel() -> None:
+    """D18: struck where the function that notes it begins, a request was forgotten; its command waited for input for ever."""
+    moments, struck = 0, False
+
+    def begin(number: int, frame: FrameType | None) -> None:
+        nonlocal struck
+        struck = True
+        signal.default_int_handler(number, frame)
+
+    def strike_at_last(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal moments
+        if struck and event in ("call", "c_return"):  # where the interpreter looks for signals
+            moments -= 1
+            if moments == 0:
+                signal.raise_signal(signal.SIGINT)
+
+    def answer(guest: ScriptedGuest, request: GuestRequest) -> None:
+        if request.operation == "second":
+            guest.reply(request, {"cancelled": [channel for kind, channel, _ in guest.heard if kind == Kind.CANCEL]})
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def profiled_request(transport: Transport) -> None:
+        sys.setprofile(strike_at_last)
+        try:
+            transport.request("first", {}, timeout_seconds=60)
+        finally:
+            sys.setprofile(None)
+
+    signal.signal(signal.SIGINT, begin)
+    with ScriptedGuest(answer) as guest:
+        transport = Transport(guest.stream, SandboxUnavailableError)
+        transport.open({}, 60)
+        for moment in itertools.count(1):
+            moments, struck = moment, False
+            with pytest.raises(KeyboardInterrupt):
+                profiled_request(transport)
+            first = transport._channel
+            fields, _ = transport.request("second", {}, timeout_seconds=60)
+            assert first in fields["result"]["cancelled"], moment
+            if moments > 0:  # the first one was over before
+                break
+        transport.close()
+    assert moment > 30
 
 
 _SWEEP = """
