@@ -260,8 +260,8 @@ class Tab:
         self, function: str, arguments: tuple[Any, ...], deadline: float, *, by_value: bool
     ) -> dict[str, Any]:
         for attempt in (1, 2, 3):
-            context = self._world(deadline)
             try:
+                context = self._world(deadline)
                 return self._call_on({"executionContextId": context}, function, arguments, deadline, by_value)
             except RefusedError as error:
                 if "context" not in str(error).lower():
