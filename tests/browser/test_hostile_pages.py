@@ -206,6 +206,20 @@ def test_pages_that_do_not_rest(env: DockerEnvironment, hostile: str) -> None:
     failed(env.browse(f"{hostile}/silent", browser=True, timeout_seconds=3), "timeout")
 
 
+def test_a_page_that_reloads_itself_as_the_next_one_comes(env: DockerEnvironment, hostile: str) -> None:
+    """Threat: the page before takes the place of the one that was asked for, and is told as its result."""
+    tab = opened(env, f"{hostile}/plain").tabs[0]
+    for milliseconds in (0, 0, -8, 4):
+        url = f"{hostile}/next?{milliseconds}"
+        opened(env, f"{hostile}/reload-on-next")
+        page = opened(env, url)
+        assert (page.final_url, page.title, page.status) == (url, "Plain", 200)
+        opened(env, f"{hostile}/reload-on-next")
+        page = env.browse_interact({"action": "goto", "value": url}).unwrap()
+        assert (page.final_url, page.title, page.status) == (url, "Plain", 200)
+    assert page.tabs[0].number == tab.number  # it keeps what it remembers
+
+
 def test_pages_of_many_requests_and_steps_are_no_loop(env: DockerEnvironment, hostile: str) -> None:
     env.browse(f"{hostile}/reload-often", browser=True, timeout_seconds=3)
     time.sleep(4)  # it reloads itself most of the while, and rests then

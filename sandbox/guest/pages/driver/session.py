@@ -20,7 +20,7 @@ START_SECONDS = 20.0
 RECOVER_SECONDS = 1.0
 REPLACE_SECONDS = 5.0
 COLLECT_SECONDS = 0.8  # of a request's time, kept to tell what there is when the rest is over
-FEW_PAGES = 3  # that may follow each other, as when a page asks for a login
+NAVIGATIONS = 3  # of which the last is in a new tab
 CHANGES, CHANGE_CHARS = 30, 300
 SIDE, AREA = 16384, 24_000_000  # of a screenshot, in pixels
 CHUNK = 1 << 17
@@ -96,10 +96,16 @@ class Session:
         """Open an empty tab and make it the current one. Raises StepError if there are too many."""
         if len(self._tabs) >= MOST_TABS:
             raise StepError("element_not_usable", problem="too_many_tabs", limit=MOST_TABS)
+        return self._empty_tab(deadline)
+
+    def _empty_tab(self, deadline: float, instead_of: Tab | None = None) -> Tab:
         before = self._count
         self.tools.call("Target.createTarget", {"url": "about:blank"}, deadline=deadline)
+        if instead_of is not None:
+            self._close(instead_of)
         if not self.tools.wait_until(lambda: self._count > before, deadline):
             raise LateError("a new tab")
+        self.tab.call("Page.getFrameTree", deadline=deadline)  # from now on it reports what its page does
         return self.tab
 
     def find_tab(self, number: str) -> Tab:
@@ -120,6 +126,9 @@ class Session:
         if len(self._tabs) == 1:
             self.new_tab(deadline)
         self._tabs.pop(tab.session, None)
+        self._close(tab)
+
+    def _close(self, tab: Tab) -> None:
         self.tools.send("Target.closeTarget", {"targetId": tab.target})
 
     def received(self, name: str) -> str:
@@ -195,15 +204,10 @@ class Session:
         failed = (old.console, old.console_count, old.failed, old.failed_count, old.dialogs)
         deadline = time.monotonic() + REPLACE_SECONDS
         self._tabs.pop(old.session, None)
-        before = self._count
         try:
-            self.tools.call("Target.createTarget", {"url": "about:blank"}, deadline=deadline)
+            new = self._empty_tab(deadline, instead_of=old)
         except (LateError, RefusedError) as error:
             raise BrowserLostError(f"it opens no tab: {error}") from None
-        self.tools.send("Target.closeTarget", {"targetId": old.target})
-        if not self.tools.wait_until(lambda: self._count > before, deadline):
-            raise BrowserLostError("it opens no tab")
-        new = self.tab
         new.console, new.console_count, new.failed, new.failed_count, new.dialogs = failed
 
     def _without_dialog(self, tab: Tab, deadline: float) -> Tab:
@@ -219,30 +223,35 @@ class Session:
             self._replace_tab()
         return self.tab
 
-    def navigate(self, tab: Tab, url: str, deadline: float, *, again: bool = True) -> None:
-        """Open a URL in a tab, and wait until it has loaded. Raises StepError ``connection_failed`` and the like."""
+    def navigate(self, tab: Tab, url: str, deadline: float, *, tries: int = NAVIGATIONS) -> None:
+        """Open a URL in a tab, and wait until its page is there. Raises StepError ``connection_failed`` and the like.
+
+        The page before may load another just then, which would take the place of this one. Then the URL is opened again; the last
+        time in a new tab.
+        """
+        if tries == 1:  # whatever the page before does, it ends with its tab
+            self._current = tab
+            self._replace_tab()
+            tab = self.tab
         tab = self._without_dialog(tab, deadline)
         tab.loaded, tab.alerts, tab.unreachable = False, 0, False
         tab.drop_pending()
         tab.redirects, tab.status, tab.refused, tab.error, tab.bytes, tab.too_large = [], None, False, "", 0, False
         tab.requested, self._visited = url, True
+        tab.shown.clear()
         self.downloads.forget()
         try:
             answer = tab.call("Page.navigate", {"url": url}, deadline=deadline)
         except LateError:
-            if tab.dialog is None or not again:
+            if tab.dialog is None or tries == 1:
                 raise
-            self.navigate(tab, url, deadline, again=False)
+            self.navigate(tab, url, deadline, tries=tries - 1)
             return
-        problem = str(answer.get("errorText") or "")
-        if problem == "net::ERR_ABORTED":  # what it downloads instead is told a moment later
-            until = min(deadline, time.monotonic() + RECOVER_SECONDS)
-            self.tools.wait_until(lambda: self.downloads.refused is not None or tab.status == 204, until, tab.blocked)
-        instead = problem == "net::ERR_ABORTED" and (self.downloads.refused is not None or tab.status == 204)
-        if problem == "net::ERR_ABORTED" and not instead and again:  # by the page before, which loads another at that moment
-            self._current = tab
-            self._replace_tab()
-            self.navigate(self.tab, url, deadline, again=False)
+        document, problem = str(answer.get("loaderId") or ""), str(answer.get("errorText") or "")
+        aborted, comes = problem == "net::ERR_ABORTED", bool(document) and not problem and not answer.get("isDownload")
+        instead = aborted and self._answered_without_page(tab, document, deadline)
+        if tries > 1 and ((aborted and not instead) or (comes and not self._stays(tab, document, deadline))):
+            self.navigate(tab, url, deadline, tries=tries - 1)
             return
         if problem and not instead:
             tab.loaded = tab.unreachable = True
@@ -257,30 +266,38 @@ class Session:
             tab.unreachable = True
             raise StepError("connection_failed", url=url, problem="refused", refused=True)
 
+    def _answered_without_page(self, tab: Tab, document: str, deadline: float) -> bool:
+        """Wait until it is known why a navigation was aborted. Returns whether its answer was a download, or had no page."""
+
+        def answered() -> bool:
+            return self.downloads.refused is not None or tab.status == 204
+
+        until = min(deadline, time.monotonic() + RECOVER_SECONDS)
+        self.tools.wait_until(lambda: answered() or tab.asked_for != document, until, tab.blocked)
+        return answered()
+
+    def _stays(self, tab: Tab, document: str, deadline: float) -> bool:
+        """Wait until a tab shows a document that is on its way. Returns whether it stays there. Raises LateError.
+
+        The page before runs until then. If it loads another now, Chromium shows that one after the document.
+        """
+        if self.tools.wait_until(
+            lambda: document in tab.shown or self.downloads.refused is not None, deadline, tab.blocked
+        ):
+            return not tab.shown.get(document)
+        if not tab.blocked():
+            raise LateError("Page.navigate")
+        return tab.dialog is None  # else the page before shows it, and keeps its place
+
     def _open(self, request: Fields, deadline: float) -> Fields:
         tab = self.tab
         if not request.get("stay") or tab.requested != request["url"]:
             tab.forget()
-            before, url = tab.url, str(request["url"])
-            self.navigate(tab, url, deadline)
+            self.navigate(tab, str(request["url"]), deadline)
             if self.downloads.refused is not None:
                 return {"result": {"download": self.downloads.refused}}
-            try:
-                complete = self._settled(self.tab, deadline)
-            except LateError:
-                if not self._overtaken(before, url):
-                    raise
-            if self._overtaken(before, url):
-                self._replace_tab()
-                self.navigate(self.tab, url, deadline)
-                complete = self._settled(self.tab, deadline)
-        else:
-            complete = self._settled(tab, deadline)
+        complete = self._settled(self.tab, deadline)
         return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "complete": complete}}
-
-    def _overtaken(self, before: str, url: str) -> bool:
-        """Return whether the previous page, which keeps reloading itself, replaced the one at ``url``."""
-        return self.tab.pages > FEW_PAGES and self.tab.url == before != url
 
     def _settled(self, tab: Tab, deadline: float) -> bool:
         try:

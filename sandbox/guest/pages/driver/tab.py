@@ -48,7 +48,8 @@ class Tab:
         self.unreachable = False  # it shows the browser's own page about an error
         self.dialog: dict[str, str] | None = None
         self._pending: dict[str, str] = {}
-        self._document = ""
+        self.asked_for = ""  # the document that a page or a call asked for last
+        self.shown: dict[str, bool] = {}  # documents since the last navigation; True: another one was already asked for
         self._request_urls: dict[str, str] = {}
         self.forget()
 
@@ -98,6 +99,9 @@ class Tab:
         self.unreachable = bool(frame.get("unreachableUrl"))
         self.url = (str(frame.get("unreachableUrl") or "") or str(frame.get("url") or ""))[:URL_CHARS]
         self._context = None
+        document = str(frame.get("loaderId") or "")
+        if len(self.shown) < MOST_PAGES:
+            self.shown[document] = self.asked_for != document
 
     def _on_page_navigatedwithindocument(self, values: dict[str, Any]) -> None:
         if values.get("frameId") == self.frame:
@@ -133,7 +137,7 @@ class Tab:
             else:
                 self.redirects, self.bytes, self.too_large = [], 0, False
                 self.status, self.content_type, self.refused, self.error = None, "", False, ""
-            self._document = ident
+            self.asked_for = ident
         if len(self._pending) < MOST_PENDING:
             self._pending[ident] = str(values.get("type"))
             self._request_urls[ident] = f"{str(request.get('method'))[:20]} {url}"
@@ -143,7 +147,7 @@ class Tab:
         status = response.get("status")
         headers = response.get("headers") or {}
         refused = any(name.lower() == "x-gamebox" and value == "refused" for name, value in headers.items())
-        if values.get("requestId") == self._document:
+        if values.get("requestId") == self.asked_for:
             self.status = status if isinstance(status, int) else None
             self.content_type = str(response.get("mimeType") or "")[:200]
             self.refused = refused
@@ -166,7 +170,7 @@ class Tab:
         ident = str(values.get("requestId"))
         self._pending.pop(ident, None)
         problem = str(values.get("blockedReason") or values.get("errorText") or "failed")[:200]
-        if ident == self._document:
+        if ident == self.asked_for:
             self.error = problem
         if not values.get("canceled"):
             self._add_failed(ident, "", problem, None)
