@@ -220,6 +220,20 @@ def test_a_page_that_reloads_itself_as_the_next_one_comes(env: DockerEnvironment
     assert page.tabs[0].number == tab.number  # it keeps what it remembers
 
 
+def test_a_tab_that_is_closed_while_it_loads_a_page(env: DockerEnvironment, hostile: str) -> None:
+    """Threat: the tab stays, and its page goes on where nobody sees it."""
+    calm = opened(env, f"{hostile}/plain").tabs[0]
+    new = {"action": "tab", "value": "new", "target": f"{hostile}/reload-from-next"}
+    tabs = [tab.number for tab in env.browse_interact([new] * 3).unwrap().tabs if tab.number != calm.number]
+    env.run(f"curl -s {hostile}/next?0").unwrap()
+    steps = [{"action": "tab", "value": str(calm.number)}]
+    steps += [{"action": "close_tab", "value": str(number)} for number in tabs]
+    env.browse_interact(steps).unwrap()
+    time.sleep(1)
+    loaded = env.run(f"curl -s {hostile}/count; sleep 0.5; echo; curl -s {hostile}/count").unwrap().output.split()
+    assert int(loaded[1]) == int(loaded[0]) + 1
+
+
 def test_pages_of_many_requests_and_steps_are_no_loop(env: DockerEnvironment, hostile: str) -> None:
     env.browse(f"{hostile}/reload-often", browser=True, timeout_seconds=3)
     time.sleep(4)  # it reloads itself most of the while, and rests then

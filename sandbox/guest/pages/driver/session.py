@@ -36,6 +36,7 @@ class Session:
     def __init__(self, chromium: Chromium, folder: str) -> None:
         self._folder = folder
         self._tabs: dict[str, Tab] = {}
+        self._closing: dict[str, Tab] = {}  # until the browser says that they are gone
         self._count = 0
         self._visited = False  # whether any page was asked for
         self._pictures: dict[int, bytes] = {}  # those that the guest has not had whole
@@ -75,6 +76,9 @@ class Session:
             self._attached(values)
         elif method == "Target.detachedFromTarget":
             self._tabs.pop(str(values.get("sessionId")), None)
+            self._closing.pop(str(values.get("sessionId")), None)
+        elif session in self._closing and method == "Page.frameNavigated":  # one that loads a page just then stays open
+            self._close(self._closing[session])
         elif method.startswith("Browser.download"):
             self.downloads.take(method, values)
 
@@ -129,6 +133,7 @@ class Session:
         self._close(tab)
 
     def _close(self, tab: Tab) -> None:
+        self._closing[tab.session] = tab
         self.tools.send("Target.closeTarget", {"targetId": tab.target})
 
     def received(self, name: str) -> str:
