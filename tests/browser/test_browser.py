@@ -137,6 +137,33 @@ def test_steps(env: DockerEnvironment, page: Any, shop: str) -> None:
     assert (len(back.tabs), back.title) == (1, "Shop")
 
 
+# What a server without rules for caches says of its files, one of them changed years ago: a browser may keep that one for months.
+CACHED = """
+import http.server, os
+os.chdir('cached')
+class Site(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+def test_a_page_is_shown_as_it_is_now(env: DockerEnvironment) -> None:
+    """A file that was changed within a second, or was old before, was shown as it was: the browser had kept it."""
+    for name, content in (("index.html", "<script src=label.js></script><h1>First</h1>"), ("label.js", "document.title='old'")):
+        env.write(f"cached/{name}", content).unwrap()
+    old = "touch -d @1000000000 cached/label.js && touch -d @1700000000 cached/index.html"
+    env.run(old).unwrap()
+    address = serve(env, "cached/serve.py", CACHED)
+    assert env.browse(address, browser=True).unwrap().title == "old"
+    env.write("cached/label.js", "document.title='new'").unwrap()
+    env.write("cached/index.html", "<script src=label.js></script><h1>Second</h1>").unwrap()
+    env.run(old).unwrap()
+    page = env.browse(address, browser=True).unwrap()
+    assert (page.title, page.text.strip()) == ("new", "# Second")
+
+
 LIST = """<select id=s><option>Ann<option>Ben<option disabled>Eve</select>
 <table><thead><tr><th>Name<th>Age</thead><tbody><tr><td>Ann<td>7<tr><td>Ben<td>8</table>"""
 

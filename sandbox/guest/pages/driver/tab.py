@@ -75,6 +75,7 @@ class Tab:
             ("Runtime.enable", {}),
             ("Log.enable", {}),
             ("Network.enable", {"maxTotalBufferSize": 1 << 20, "maxResourceBufferSize": 1 << 20, "maxPostDataSize": 0}),
+            ("Network.setCacheDisabled", {"cacheDisabled": True}),  # a file that was changed is not shown as it was before
             ("Emulation.setDeviceMetricsOverride", {**WINDOW, "deviceScaleFactor": 1, "mobile": False}),
             ("Page.setInterceptFileChooserDialog", {"enabled": True}),
             ("Target.setAutoAttach", {"autoAttach": False, "waitForDebuggerOnStart": False, "flatten": True}),
