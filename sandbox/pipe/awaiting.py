@@ -53,12 +53,14 @@ async def request(
             reply = await task.answer(fields, blob, body, sink)
     except asyncio.CancelledError:
         if stoppable or pending.sent_by is None or pending.sends or pending.takes:
-            transport.give_up_request(pending)
-            raise
-        _leave(transport, pending, fields)
+            transport.given_up.add(pending.channel)
+            transport.cancel_given_up(0)
+        else:
+            _leave(transport, pending, fields)
         raise
-    except BaseException:
-        transport.give_up_request(pending)
+    except BaseException:  # as in ``Transport.request``
+        transport.given_up.add(pending.channel)
+        transport.cancel_given_up(0)
         raise
     finally:
         if pending.on_room == task.wake:

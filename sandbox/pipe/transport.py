@@ -81,7 +81,7 @@ class Transport:
         self._channel = 0
         self._state_lock = threading.Lock()
         self._pending: dict[int, PendingRequest] = {}
-        self._given_up: set[int] = set()  # channels whose request is still to be cancelled
+        self.given_up: set[int] = set()  # channels whose request is still to be cancelled: their callers have left
         self._lost: SandboxUnavailableError | None = None
         self._closing = False
         self._violations = 0  # since the last reply
@@ -196,7 +196,7 @@ class Transport:
         watching = NOTHING if watch is None else watch.stopping(pending.cancel)
         feeder = None if feed is None else Feeder(self.flow, pending, feed)
         try:
-            self._cancel_given_up()
+            self.cancel_given_up()
             reply = pending.perform(
                 self,
                 fields,
@@ -210,8 +210,8 @@ class Transport:
             if feeder is not None and feeder.error is not None:
                 raise feeder.error
         except BaseException:
-            self._given_up.add(pending.channel)  # before any function of ours: a second Ctrl-C can strike where one begins
-            self._cancel_given_up()
+            self.given_up.add(pending.channel)  # before any function of ours: a second Ctrl-C can strike where one begins
+            self.cancel_given_up()
             raise
         finally:
             self.forget(pending)
@@ -231,11 +231,6 @@ class Transport:
             pending.channel = self._channel = self._channel % 0x7FFFFFFF + 1
             self._pending[self._channel] = pending
         return fields
-
-    def give_up_request(self, pending: PendingRequest) -> None:
-        """Cancel a request whose task leaves, now or as soon as the pipe has room for that."""
-        self._given_up.add(pending.channel)
-        self._cancel_given_up(0)
 
     def forget(self, pending: PendingRequest) -> None:
         """Drop what is still answered to a request."""
@@ -283,15 +278,15 @@ class Transport:
         except OSError:
             return False
 
-    def _cancel_given_up(self, wait_seconds: float = OFFER_SECONDS) -> None:
+    def cancel_given_up(self, wait_seconds: float = OFFER_SECONDS) -> None:
         """Cancel the requests whose callers have left: a command that waits for input would block its session.
 
         What cannot be sent now, because the pipe is full or Ctrl-C came again, is sent with the next request or ping.
         """
-        for channel in tuple(self._given_up):
+        for channel in tuple(self.given_up):
             if not self.try_send(Kind.CANCEL, channel, wait_seconds=wait_seconds):
                 return
-            self._given_up.discard(channel)
+            self.given_up.discard(channel)
 
     def flow(self, kind: int, channel: int, payload: bytes | memoryview = b"", /) -> None:
         """Send a frame of a connection, after those of requests, waiting as long as the pipe is full. Raises OSError."""
@@ -334,7 +329,7 @@ class Transport:
         if now < due:
             return due
         self.try_send(Kind.PING, 0, wait_seconds=0)
-        self._cancel_given_up(0)
+        self.cancel_given_up(0)
         return now + self._ping_seconds
 
     def _ended(self, reason: str, detail: str) -> None:
