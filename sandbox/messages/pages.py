@@ -144,6 +144,10 @@ _USES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"There is no tab {f.get('tab')!r}.",
         f"Tabs: {f.get('tabs')}. Give one of these numbers, or new.",
     ),
+    "tab_closed": lambda _: (
+        "The page closed its tab during this step.",
+        "See in the result what the current tab shows, and go on there; do the step again only if it was not done.",
+    ),
     "too_many_tabs": lambda f: (
         f"There are {f.get('limit')} tabs, which is the limit.",
         "Close one with a step close_tab.",

@@ -137,6 +137,24 @@ def test_steps(env: DockerEnvironment, page: Any, shop: str) -> None:
     assert (len(back.tabs), back.title) == (1, "Shop")
 
 
+@pytest.mark.parametrize("milliseconds", [0, 10, 30, 60, 200])
+def test_a_window_that_closes_itself_leads_back(env: DockerEnvironment, page: Any, milliseconds: int) -> None:
+    """The browser was said to have failed, or the page not to answer in time."""
+    window = [
+        {"action": "evaluate", "value": "open('/next'); 1"},
+        {"action": "wait", "value": "Second page"},
+        {"action": "evaluate", "value": f"setTimeout(() => close(), {milliseconds}); 1"},
+    ]
+    back = env.browse_interact([*window, {"action": "wait", "value": "We sell"}]).unwrap()
+    assert (back.title, len(back.tabs)) == ("Shop", 1)
+    if milliseconds == 200:  # time enough for the next step to begin
+        lost = env.browse_interact([*window, {"action": "click", "target": "#none"}], timeout_seconds=30)
+        assert isinstance(lost, Failure)
+        assert lost.code == "element_not_usable"
+        assert "closed its tab during this step" in lost.to_text()
+        assert "We sell" in lost.to_text()
+
+
 # What a server without rules for caches says of its files, one of them changed years ago: a browser may keep that one for months.
 CACHED = """
 import http.server, os

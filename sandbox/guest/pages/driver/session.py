@@ -20,7 +20,8 @@ START_SECONDS = 20.0
 RECOVER_SECONDS = 1.0
 REPLACE_SECONDS = 5.0
 COLLECT_SECONDS = 0.8  # of a request's time, kept to tell what there is when the rest is over
-NAVIGATIONS = 3  # of which the last is in a new tab
+NAVIGATIONS = 3  # tries to open a URL; the last is in a new tab
+NO_PAGE = (204, 205)  # answers that leave the page before where it is
 CHANGES, CHANGE_CHARS = 30, 300
 SIDE, AREA = 16384, 24_000_000  # of a screenshot, in pixels
 CHUNK = 1 << 17
@@ -36,7 +37,7 @@ class Session:
     def __init__(self, chromium: Chromium, folder: str) -> None:
         self._folder = folder
         self._tabs: dict[str, Tab] = {}
-        self._closing: dict[str, Tab] = {}  # until the browser says that they are gone
+        self._closing: dict[str, str] = {}  # sessions and targets of tabs, until the browser says that they are gone
         self._count = 0
         self._visited = False  # whether any page was asked for
         self._pictures: dict[int, bytes] = {}  # those that the guest has not had whole
@@ -75,19 +76,24 @@ class Session:
         elif method == "Target.attachedToTarget":
             self._attached(values)
         elif method == "Target.detachedFromTarget":
-            self._tabs.pop(str(values.get("sessionId")), None)
+            gone = self._tabs.pop(str(values.get("sessionId")), None)
+            if gone is not None:
+                gone.gone = True
             self._closing.pop(str(values.get("sessionId")), None)
-        elif session in self._closing and method == "Page.frameNavigated":  # one that loads a page just then stays open
-            self._close(self._closing[session])
+        elif session in self._closing and method == "Page.frameNavigated":  # a tab that loads a page just then would stay open
+            self._close(session, self._closing[session])
         elif method.startswith("Browser.download"):
             self.downloads.take(method, values)
 
     def _attached(self, values: Fields) -> None:
         info, session = values.get("targetInfo") or {}, str(values.get("sessionId"))
-        if info.get("type") != "page" or len(self._tabs) >= MOST_TABS:
+        if info.get("type") != "page":
             self.tools.send("Runtime.runIfWaitingForDebugger", {}, session)
-            if info.get("type") == "page":
-                self.tools.send("Target.closeTarget", {"targetId": info.get("targetId")})
+            return
+        if len(self._tabs) >= MOST_TABS:
+            self.tools.send("Page.enable", {}, session)  # has it say what it loads while it is closed
+            self.tools.send("Runtime.runIfWaitingForDebugger", {}, session)
+            self._close(session, str(info.get("targetId")))
             return
         self._count += 1
         tab = Tab(self.tools, self._count, str(info.get("targetId")), session)
@@ -103,14 +109,22 @@ class Session:
         return self._empty_tab(deadline)
 
     def _empty_tab(self, deadline: float, instead_of: Tab | None = None) -> Tab:
-        before = self._count
-        self.tools.call("Target.createTarget", {"url": "about:blank"}, deadline=deadline)
+        target = self.tools.call("Target.createTarget", {"url": "about:blank"}, deadline=deadline).get("targetId")
         if instead_of is not None:
-            self._close(instead_of)
-        if not self.tools.wait_until(lambda: self._count > before, deadline):
+            self._close(instead_of.session, instead_of.target)
+
+        def made() -> Tab | None:  # a page may open windows meanwhile
+            return next((tab for tab in self._tabs.values() if tab.target == target), None)
+
+        self.tools.wait_until(lambda: made() is not None, deadline)
+        if (tab := made()) is None:
             raise LateError("a new tab")
-        self.tab.call("Page.getFrameTree", deadline=deadline)  # from now on it reports what its page does
-        return self.tab
+        self._current = tab
+        try:  # from its answer on it reports what its page does
+            tab.call("Page.getFrameTree", deadline=min(deadline, time.monotonic() + RECOVER_SECONDS))
+        except LateError:
+            pass
+        return tab
 
     def find_tab(self, number: str) -> Tab:
         """Return a tab by its number. Raises StepError."""
@@ -130,11 +144,11 @@ class Session:
         if len(self._tabs) == 1:
             self.new_tab(deadline)
         self._tabs.pop(tab.session, None)
-        self._close(tab)
+        self._close(tab.session, tab.target)
 
-    def _close(self, tab: Tab) -> None:
-        self._closing[tab.session] = tab
-        self.tools.send("Target.closeTarget", {"targetId": tab.target})
+    def _close(self, session: str, target: str) -> None:
+        self._closing[session] = target
+        self.tools.send("Target.closeTarget", {"targetId": target})
 
     def received(self, name: str) -> str:
         """Return the path of a file that the guest has sent."""
@@ -234,7 +248,9 @@ class Session:
         The page before may load another just then, which would take the place of this one. Then the URL is opened again; the last
         time in a new tab.
         """
-        if tries == 1:  # whatever the page before does, it ends with its tab
+        if tab.session not in self._tabs:  # its page has closed it
+            tab = self._empty_tab(deadline)
+        elif tries == 1:  # whatever the page before does, it ends with its tab
             self._current = tab
             self._replace_tab()
             tab = self.tab
@@ -247,8 +263,8 @@ class Session:
         self.downloads.forget()
         try:
             answer = tab.call("Page.navigate", {"url": url}, deadline=deadline)
-        except LateError:
-            if tab.dialog is None or tries == 1:
+        except (LateError, RefusedError):
+            if (tab.dialog is None and not tab.gone) or tries == 1:
                 raise
             self.navigate(tab, url, deadline, tries=tries - 1)
             return
@@ -258,6 +274,7 @@ class Session:
         if tries > 1 and ((aborted and not instead) or (comes and not self._stays(tab, document, deadline))):
             self.navigate(tab, url, deadline, tries=tries - 1)
             return
+        self._current = tab  # not a window that the page before opened as it was left
         if problem and not instead:
             tab.loaded = tab.unreachable = True
             code = "too_many_redirects" if "TOO_MANY_REDIRECTS" in problem else "connection_failed"
@@ -265,7 +282,9 @@ class Session:
             raise StepError(
                 code, url=url, problem=problem, location=location, redirects=len(tab.redirects), refused=tab.refused
             )
-        if answer.get("isDownload") or self.downloads.refused or not answer.get("loaderId"):
+        if comes:
+            self.downloads.forget()  # those of pages: the URL has a page
+        else:
             tab.loaded = True  # it changed a fragment, or downloads
         if tab.refused:
             tab.unreachable = True
@@ -275,7 +294,9 @@ class Session:
         """Wait until it is known why a navigation was aborted. Returns whether its answer was a download, or had no page."""
 
         def answered() -> bool:
-            return self.downloads.refused is not None or tab.status == 204
+            refused = self.downloads.refused
+            downloads = refused is not None and refused["url"].partition("#")[0] == tab.asked_url  # else another by the page before
+            return tab.asked_for == document and (downloads or tab.status in NO_PAGE)
 
         until = min(deadline, time.monotonic() + RECOVER_SECONDS)
         self.tools.wait_until(lambda: answered() or tab.asked_for != document, until, tab.blocked)
@@ -286,13 +307,15 @@ class Session:
 
         The page before runs until then. If it loads another now, Chromium shows that one after the document.
         """
-        if self.tools.wait_until(
-            lambda: document in tab.shown or self.downloads.refused is not None, deadline, tab.blocked
-        ):
-            return not tab.shown.get(document)
+
+        def decided() -> bool:
+            return document in tab.shown or (tab.asked_for in tab.shown and tab.asked_for != document)
+
+        if self.tools.wait_until(decided, deadline, tab.blocked):
+            return tab.shown.get(document) is False
         if not tab.blocked():
             raise LateError("Page.navigate")
-        return tab.dialog is None  # else the page before shows it, and keeps its place
+        return tab.dialog is None and not tab.gone  # a dialog is of the page before, which keeps its place
 
     def _open(self, request: Fields, deadline: float) -> Fields:
         tab = self.tab
@@ -301,15 +324,19 @@ class Session:
             self.navigate(tab, str(request["url"]), deadline)
             if self.downloads.refused is not None:
                 return {"result": {"download": self.downloads.refused}}
-        complete = self._settled(self.tab, deadline)
+        complete = self._settled(deadline)
         return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "complete": complete}}
 
-    def _settled(self, tab: Tab, deadline: float) -> bool:
+    def _settled(self, deadline: float) -> bool:
+        tab = self.tab
         try:
             tab.settle(deadline)
         except LateError:
-            tab.call("Runtime.evaluate", {"expression": "1"}, deadline=time.monotonic() + RECOVER_SECONDS)
-            return False  # it answers: what it loads does not
+            if not tab.gone:
+                tab.call("Runtime.evaluate", {"expression": "1"}, deadline=time.monotonic() + RECOVER_SECONDS)
+                return False  # it answers: what it loads does not
+        if tab.gone:
+            return self._settled(deadline)
         if tab.restless:
             raise LateError("the page keeps showing dialogs or loading other pages")
         if tab.crashed:
@@ -331,7 +358,12 @@ class Session:
             ],
         }
         if tab.dialog is None and not tab.crashed and not tab.unreachable:
-            found |= self._read_page(tab, request, deadline)
+            try:
+                found |= self._read_page(tab, request, deadline)
+            except (LateError, RefusedError):
+                if not tab.gone:
+                    raise
+                return self._state(request, deadline)  # of the tab that is the current one now
         found |= {
             "console": tab.console,
             "console_count": tab.console_count,
@@ -417,7 +449,8 @@ class Session:
         lines = self._outline_lines(tab, deadline) if step.get("action") not in ("goto", "tab", "close_tab") else []
         url, tabs, dialogs, messages = tab.url, set(self._tabs), tab.dialog_count, tab.console_count
         told = self._steps.perform(step, deadline)
-        complete = self._settled(self.tab, deadline)
+        complete = self._settled(deadline)
+        difference = self._difference_from(lines, tab, url, deadline)
         now = self.tab
         changes: list[str] = []
         if now is not tab:
@@ -440,9 +473,19 @@ class Session:
             changes.append("the page still loads")
         if len(set(self._tabs) - tabs) and now is tab:
             changes.append("another tab was opened")
-        if lines and now is tab and now.dialog is None and now.url.partition("#")[0] == url.partition("#")[0]:
-            changes += _difference(lines, self._outline_lines(tab, deadline))
+        changes += difference
         return {**told, "action": step.get("action"), "changes": [each[:CHANGE_CHARS] for each in changes]}
+
+    def _difference_from(self, lines: list[str], tab: Tab, url: str, deadline: float) -> list[str]:
+        """Return what has changed in an outline, unless another page or tab is shown now."""
+        if not lines or self.tab is not tab or tab.dialog is not None or tab.url.partition("#")[0] != url.partition("#")[0]:
+            return []
+        try:
+            return _difference(lines, self._outline_lines(tab, deadline))
+        except (LateError, RefusedError):
+            if not tab.gone:
+                raise
+            return []
 
     def _screenshot(self, request: Fields, deadline: float) -> Fields:
         self._require_page()

@@ -41,11 +41,18 @@ class Steps:
     def perform(self, step: Fields, deadline: float) -> Fields:
         """Carry out one step. Returns what is to be told of it: "what", "value", "download". Raises StepError and LateError."""
         action = str(step.get("action"))
-        tab = self._session.tab
-        if tab.dialog is not None and action not in ("dialog", "tab", "close_tab"):
-            raise StepError("dialog_open", **tab.dialog)
         handler: Callable[[Tab, Fields, float], Fields] = getattr(self, f"_{action}")
-        return handler(tab, step, deadline)
+        while True:
+            tab = self._session.tab
+            if tab.dialog is not None and action not in ("dialog", "tab", "close_tab"):
+                raise StepError("dialog_open", **tab.dialog)
+            try:
+                return handler(tab, step, deadline)
+            except (LateError, RefusedError, StepError):
+                if not tab.gone or action == "goto" or time.monotonic() > deadline:
+                    raise
+                if action != "wait":  # what is waited for may be in the tab that is shown now
+                    raise StepError("element_not_usable", problem="tab_closed") from None
 
     # --- pages -------------------------------------------------------------------------------------------------------------
 

@@ -45,10 +45,11 @@ class Tab:
         self.bytes = 0
         self.too_large = False
         self.crashed = False
+        self.gone = False  # the browser has closed it, as when its page did
         self.unreachable = False  # it shows the browser's own page about an error
         self.dialog: dict[str, str] | None = None
         self._pending: dict[str, str] = {}
-        self.asked_for = ""  # the document that a page or a call asked for last
+        self.asked_for = self.asked_url = ""  # the document that a page or a call asked for last
         self.shown: dict[str, bool] = {}  # documents since the last navigation; True: another one was already asked for
         self._request_urls: dict[str, str] = {}
         self.forget()
@@ -90,6 +91,11 @@ class Tab:
         handler = getattr(self, "_on_" + method.replace(".", "_").lower(), None)
         if handler is not None:
             handler(values)
+
+    def _on_page_framestartednavigating(self, values: dict[str, Any]) -> None:
+        same = ("sameDocument", "historySameDocument")
+        if values.get("frameId") in (self.frame, self.target) and values.get("navigationType") not in same:
+            self.asked_for = str(values.get("loaderId"))
 
     def _on_page_framenavigated(self, values: dict[str, Any]) -> None:
         frame = values.get("frame") or {}
@@ -138,7 +144,7 @@ class Tab:
             else:
                 self.redirects, self.bytes, self.too_large = [], 0, False
                 self.status, self.content_type, self.refused, self.error = None, "", False, ""
-            self.asked_for = ident
+            self.asked_for, self.asked_url = ident, url.partition("#")[0]
         if len(self._pending) < MOST_PENDING:
             self._pending[ident] = str(values.get("type"))
             self._request_urls[ident] = f"{str(request.get('method'))[:20]} {url}"
@@ -235,8 +241,8 @@ class Tab:
     # --- calls -------------------------------------------------------------------------------------------------------------
 
     def blocked(self) -> bool:
-        """Return whether the page cannot answer: it shows a dialog, has crashed, or does not rest."""
-        return self.dialog is not None or self.crashed or self.restless
+        """Return whether the page cannot answer: it shows a dialog, has crashed, is gone, or does not rest."""
+        return self.dialog is not None or self.crashed or self.gone or self.restless
 
     @property
     def restless(self) -> bool:
