@@ -415,7 +415,12 @@ class Session:
         if tab.dialog is not None:
             return []
         sizes = (page_script.OUTLINE_LINES, page_script.OUTLINE_CHARS)
-        found = tab.run("function(l, c){return gamebox.outline(l, c).lines}", *sizes, deadline=deadline)
+        try:
+            found = tab.run("function(l, c){return gamebox.outline(l, c).lines}", *sizes, deadline=deadline)
+        except (LateError, RefusedError):
+            if not tab.gone:
+                raise
+            return []
         return [str(line) for line in found] if isinstance(found, list) else []
 
     def _interact(self, request: Fields, deadline: float) -> Fields:
@@ -450,7 +455,8 @@ class Session:
         url, tabs, dialogs, messages = tab.url, set(self._tabs), tab.dialog_count, tab.console_count
         told = self._steps.perform(step, deadline)
         complete = self._settled(deadline)
-        difference = self._difference_from(lines, tab, url, deadline)
+        same = self.tab is tab and tab.dialog is None and tab.url.partition("#")[0] == url.partition("#")[0]
+        after = self._outline_lines(tab, deadline) if lines and same else []
         now = self.tab
         changes: list[str] = []
         if now is not tab:
@@ -473,19 +479,9 @@ class Session:
             changes.append("the page still loads")
         if len(set(self._tabs) - tabs) and now is tab:
             changes.append("another tab was opened")
-        changes += difference
+        if same and now is tab:
+            changes += _difference(lines, after)
         return {**told, "action": step.get("action"), "changes": [each[:CHANGE_CHARS] for each in changes]}
-
-    def _difference_from(self, lines: list[str], tab: Tab, url: str, deadline: float) -> list[str]:
-        """Return what has changed in an outline, unless another page or tab is shown now."""
-        if not lines or self.tab is not tab or tab.dialog is not None or tab.url.partition("#")[0] != url.partition("#")[0]:
-            return []
-        try:
-            return _difference(lines, self._outline_lines(tab, deadline))
-        except (LateError, RefusedError):
-            if not tab.gone:
-                raise
-            return []
 
     def _screenshot(self, request: Fields, deadline: float) -> Fields:
         self._require_page()
