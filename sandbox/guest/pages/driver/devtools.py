@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 CHUNK = 1 << 18
+LOOK_SECONDS = 0.25  # between two looks at what may end waiting, if the browser says nothing
 MESSAGE_BYTES = 48 << 20  # a screenshot of a full page in base64 has a few MiB
 
 OnEvent = Callable[[str, dict[str, Any], str], None]
@@ -102,7 +103,7 @@ class DevTools:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            if select.select([self._read_fd], [], [], left)[0]:
+            if select.select([self._read_fd], [], [], min(left, LOOK_SECONDS))[0]:
                 self._receive()
         return True
 

@@ -259,12 +259,17 @@ class Session:
         tab.drop_pending()
         tab.redirects, tab.status, tab.refused, tab.error, tab.bytes, tab.too_large = [], None, False, "", 0, False
         tab.requested, self._visited = url, True
+        tab.asked_for = tab.asked_url = ""
         tab.shown.clear()
         self.downloads.forget()
+
+        def in_vain() -> bool:
+            return tab.blocked() or (tab.forgotten and tries > 1)
+
         try:
-            answer = tab.call("Page.navigate", {"url": url}, deadline=deadline)
+            answer = self.tools.call("Page.navigate", {"url": url}, tab.session, deadline=deadline, interrupt=in_vain)
         except (LateError, RefusedError):
-            if (tab.dialog is None and not tab.gone) or tries == 1:
+            if (tab.dialog is None and not tab.gone and not tab.forgotten) or tries == 1:
                 raise
             self.navigate(tab, url, deadline, tries=tries - 1)
             return

@@ -17,6 +17,7 @@ PAGE_BYTES = 64 << 20  # of one page with all that it loads, as the browser hold
 MESSAGE_CHARS, URL_CHARS = 1000, 2048
 WINDOW = {"width": 1280, "height": 800}
 QUICK_SECONDS = 1.5
+REQUEST_SECONDS = 1.0  # until a page that was asked for is requested; it takes 0.01, or 0.1 on a busy machine
 ACCEPTED = ("alert", "beforeunload")  # dialogs with nothing to decide
 LEVELS = {"error": "error", "warning": "warning", "assert": "error"}
 # Requests that a page goes on with for good.
@@ -49,7 +50,8 @@ class Tab:
         self.unreachable = False  # it shows the browser's own page about an error
         self.dialog: dict[str, str] | None = None
         self._pending: dict[str, str] = {}
-        self.asked_for = self.asked_url = ""  # the document that a page or a call asked for last
+        self.asked_for = self.asked_url = ""  # the document that a page or a call asked for last, and its URL once it was requested
+        self._asked_at = 0.0
         self.shown: dict[str, bool] = {}  # documents since the last navigation; True: another one was already asked for
         self._request_urls: dict[str, str] = {}
         self.forget()
@@ -94,8 +96,10 @@ class Tab:
 
     def _on_page_framestartednavigating(self, values: dict[str, Any]) -> None:
         same = ("sameDocument", "historySameDocument")
-        if values.get("frameId") in (self.frame, self.target) and values.get("navigationType") not in same:
-            self.asked_for = str(values.get("loaderId"))
+        document = str(values.get("loaderId"))
+        main = values.get("frameId") in (self.frame, self.target)
+        if main and values.get("navigationType") not in same and document != self.asked_for:
+            self.asked_for, self.asked_url, self._asked_at = document, "", time.monotonic()
 
     def _on_page_framenavigated(self, values: dict[str, Any]) -> None:
         frame = values.get("frame") or {}
@@ -243,6 +247,15 @@ class Tab:
     def blocked(self) -> bool:
         """Return whether the page cannot answer: it shows a dialog, has crashed, is gone, or does not rest."""
         return self.dialog is not None or self.crashed or self.gone or self.restless
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether the document that was asked for last is neither requested nor shown after a second.
+
+        Chromium says nothing of a navigation that it drops since the page before loads another or downloads just then.
+        """
+        waits = bool(self.asked_for) and not self.asked_url and self.asked_for not in self.shown
+        return waits and time.monotonic() > self._asked_at + REQUEST_SECONDS
 
     @property
     def restless(self) -> bool:
