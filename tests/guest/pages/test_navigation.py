@@ -14,7 +14,7 @@ import pytest
 
 from sandbox.guest.pages.driver.chromium import Chromium
 from sandbox.guest.pages.driver.devtools import LateError
-from sandbox.guest.pages.driver.session import Session
+from sandbox.guest.pages.driver.tabs import Tabs
 
 URL = "http://page.example/"
 
@@ -73,17 +73,17 @@ def answered(document: str) -> dict[str, Any]:
     return {"result": {"frameId": "t", "loaderId": document}}
 
 
-Start = Callable[[Callable[[int], list[dict[str, Any]]]], tuple[Session, Recorded]]
+Start = Callable[[Callable[[int], list[dict[str, Any]]]], tuple[Tabs, Recorded]]
 
 
 @pytest.fixture
 def start(tmp_path: os.PathLike[str]) -> Iterator[Start]:
     browsers: list[Recorded] = []
 
-    def started(navigate: Callable[[int], list[dict[str, Any]]]) -> tuple[Session, Recorded]:
+    def started(navigate: Callable[[int], list[dict[str, Any]]]) -> tuple[Tabs, Recorded]:
         browsers.append(Recorded(navigate))
         ends = SimpleNamespace(read_fd=browsers[0].read_fd, write_fd=browsers[0].write_fd)
-        return Session(cast("Chromium", ends), str(tmp_path)), browsers[0]
+        return Tabs(cast("Chromium", ends), str(tmp_path)), browsers[0]
 
     yield started
     for each in browsers:
@@ -96,22 +96,22 @@ def test_a_navigation_that_another_page_overtook_before_its_request_is_tried_aga
             return [asked("reload"), requested("reload"), asked("next"), shown("reload")]
         return [asked("again"), requested("again"), answered("again"), shown("again")]
 
-    session, browser = start(navigate)
-    session.navigate(session.tab, URL, time.monotonic() + 20)
+    tabs, browser = start(navigate)
+    tabs.navigate(tabs.current, URL, time.monotonic() + 20)
     assert browser.navigations == 2
-    assert session.tab.shown == {"again": False}
+    assert tabs.current.shown == {"again": False}
 
 
 def test_a_navigation_whose_request_was_sent_goes_on(start: Start) -> None:
     follows = [asked("reload"), asked("next"), requested("next"), shown("reload"), answered("next"), shown("next")]
-    session, browser = start(lambda _: follows)
-    session.navigate(session.tab, URL, time.monotonic() + 20)
+    tabs, browser = start(lambda _: follows)
+    tabs.navigate(tabs.current, URL, time.monotonic() + 20)
     assert browser.navigations == 1
-    assert session.tab.shown == {"reload": True, "next": False}
+    assert tabs.current.shown == {"reload": True, "next": False}
 
 
 def test_a_page_that_does_not_answer_is_asked_for_once(start: Start) -> None:
-    session, browser = start(lambda _: [asked("next"), requested("next")])
+    tabs, browser = start(lambda _: [asked("next"), requested("next")])
     with pytest.raises(LateError):
-        session.navigate(session.tab, URL, time.monotonic() + 0.3)
+        tabs.navigate(tabs.current, URL, time.monotonic() + 0.3)
     assert browser.navigations == 1

@@ -61,10 +61,10 @@ class Lines:
     def next_line(self, session: Session | None) -> dict[str, Any] | None:
         """Return the next line, or None at the end. Raises BrowserLostError."""
         while b"\n" not in self._buffer:
-            watched = [self._fd] if session is None else [self._fd, session.tools.fd]
+            watched = [self._fd] if session is None else [self._fd, session.tabs.tools.fd]
             ready = select.select(watched, [], [])[0]
-            if session is not None and session.tools.fd in ready:
-                session.tools.handle_events()
+            if session is not None and session.tabs.tools.fd in ready:
+                session.tabs.tools.handle_events()
             if self._fd in ready:
                 data = os.read(self._fd, 1 << 18)
                 if not data:

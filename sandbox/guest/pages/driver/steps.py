@@ -13,7 +13,7 @@ from .devtools import LateError, RefusedError
 from .tab import Tab, exception_text
 
 if TYPE_CHECKING:
-    from .session import Session
+    from .tabs import Tabs
 
 ELEMENT_SECONDS = 5.0  # how long an element may take to appear and to become usable
 POLL_SECONDS = 0.05
@@ -33,17 +33,18 @@ class StepError(Exception):
 
 
 class Steps:
-    """Carries out steps in the current tab of a session."""
+    """Carries out steps in the current tab. ``received`` returns the path of a file that the guest has sent, by its name."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, tabs: Tabs, received: Callable[[str], str]) -> None:
+        self._tabs = tabs
+        self._received = received
 
     def perform(self, step: Fields, deadline: float) -> Fields:
         """Carry out one step. Returns what is to be told of it: "what", "value", "download". Raises StepError and LateError."""
         action = str(step.get("action"))
         handler: Callable[[Tab, Fields, float], Fields] = getattr(self, f"_{action}")
         while True:
-            tab = self._session.tab
+            tab = self._tabs.current
             if tab.dialog is not None and action not in ("dialog", "tab", "close_tab"):
                 raise StepError("dialog_open", **tab.dialog)
             try:
@@ -57,7 +58,7 @@ class Steps:
     # --- pages -------------------------------------------------------------------------------------------------------------
 
     def _goto(self, tab: Tab, step: Fields, deadline: float) -> Fields:
-        self._session.navigate(tab, str(step["value"]), deadline)
+        self._tabs.navigate(tab, str(step["value"]), deadline)
         return {}
 
     def _back(self, tab: Tab, _: Fields, deadline: float) -> Fields:
@@ -69,24 +70,24 @@ class Steps:
         tab.call("Page.navigateToHistoryEntry", {"entryId": entries[at - 1]["id"]}, deadline=deadline)
         started = time.monotonic()
         # A page that comes back from memory does not always say that it has loaded.
-        self._session.tools.wait_until(lambda: tab.loaded, min(deadline, started + ELEMENT_SECONDS), tab.blocked)
+        self._tabs.tools.wait_until(lambda: tab.loaded, min(deadline, started + ELEMENT_SECONDS), tab.blocked)
         tab.loaded = True
         return {}
 
     def _tab(self, _: Tab, step: Fields, deadline: float) -> Fields:
         wanted = str(step.get("value") or "")
         if wanted == "new":
-            self._session.new_tab(deadline)
+            self._tabs.open_empty(deadline)
             if step.get("target"):
-                self._session.navigate(self._session.tab, str(step["target"]), deadline)
+                self._tabs.navigate(self._tabs.current, str(step["target"]), deadline)
             return {}
-        self._session.choose(wanted)
+        self._tabs.choose(wanted)
         return {}
 
     def _close_tab(self, tab: Tab, step: Fields, deadline: float) -> Fields:
         if step.get("value"):
-            tab = self._session.find_tab(str(step["value"]))
-        self._session.close_tab(tab, deadline)
+            tab = self._tabs.find(str(step["value"]))
+        self._tabs.close(tab, deadline)
         return {}
 
     def _dialog(self, tab: Tab, step: Fields, deadline: float) -> Fields:
@@ -98,7 +99,7 @@ class Steps:
         if dialog["type"] == "prompt" and answer not in (None, "accept", "dismiss"):
             parameters["promptText"] = str(answer)
         tab.dialog = None
-        self._session.tools.call("Page.handleJavaScriptDialog", parameters, tab.session, deadline=deadline)
+        self._tabs.tools.call("Page.handleJavaScriptDialog", parameters, tab.session, deadline=deadline)
         return {"what": f"{dialog['type']} {json.dumps(dialog['message'][:200], ensure_ascii=False)}"}
 
     # --- elements ----------------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ class Steps:
     def _pause(self, until: float, error: StepError, tab: Tab) -> None:
         if time.monotonic() >= until:
             raise error
-        self._session.tools.wait_until(lambda: False, min(until, time.monotonic() + POLL_SECONDS), tab.blocked)
+        self._tabs.tools.wait_until(lambda: False, min(until, time.monotonic() + POLL_SECONDS), tab.blocked)
         if tab.blocked():
             raise error
 
@@ -298,24 +299,24 @@ class Steps:
             is not True
         ):
             raise StepError("element_not_usable", target=step.get("target"), problem="not a field for files")
-        path = self._session.received(str(step["file"]))
+        path = self._received(str(step["file"]))
         tab.call("DOM.setFileInputFiles", {"objectId": element, "files": [path]}, deadline=deadline)
         return {"what": str(tab.on(element, "function(){return gamebox.describe(this)}", deadline=deadline))}
 
     def _download(self, tab: Tab, step: Fields, deadline: float) -> Fields:
-        downloads = self._session.downloads
+        downloads = self._tabs.downloads
         downloads.begin()
         try:
             target, what = str(step.get("target") or ""), ""
             if target.startswith(("http://", "https://")):
-                self._session.tools.send("Page.navigate", {"url": target}, tab.session)
+                self._tabs.tools.send("Page.navigate", {"url": target}, tab.session)
             else:
                 what = str(self._click(tab, {"target": target}, deadline).get("what"))
             until = min(deadline - 0.3, time.monotonic() + DOWNLOAD_SECONDS)
             started = min(until, time.monotonic() + ELEMENT_SECONDS)
-            if not self._session.tools.wait_until(lambda: downloads.name is not None, started, tab.blocked):
+            if not self._tabs.tools.wait_until(lambda: downloads.name is not None, started, tab.blocked):
                 raise StepError("element_not_usable", target=target, problem="no_download")
-            if not self._session.tools.wait_until(lambda: downloads.ended, until, tab.blocked):
+            if not self._tabs.tools.wait_until(lambda: downloads.ended, until, tab.blocked):
                 raise StepError("timeout", seconds=DOWNLOAD_SECONDS)
             if downloads.problem:
                 raise StepError("element_not_usable", target=target, problem=downloads.problem, limit=downloads.limit)
