@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # All workers may be busy. What a command waits for is left out then: the answer must not be late for it.
 EXAMINE_SECONDS = 0.2
-STALL_SECONDS = 0.1  # of a command whose time is over: it has to be gone 0.25 s after that, whatever keeps the processors busy
+STALL_SECONDS = 0.1  # shorter for a command whose time is over, which has to be gone 0.25 s later
 # When the output pauses for this long while the command waits for more input, its answer is complete. The pause grows, so that a
 # long wait costs few looks into /proc.
 QUIET_SECONDS, LONGEST_QUIET_SECONDS = 0.08, 1.0
@@ -51,15 +51,11 @@ class Interaction:
 
     def find_wait(self, command: Command, report: Callable[[Wait], None]) -> None:
         """Call ``report`` with what ``command`` waits for, or with None if it has ended or no worker was free in time."""
-        from ..watch.waiting import explain_wait  # first needed long after the start
-
-        self._examine(command, explain_wait, EXAMINE_SECONDS, lambda wait: report(_with_echo(wait, command)))
+        self._examine(command, _explain_wait, EXAMINE_SECONDS, lambda wait: report(_with_echo(wait, command)))
 
     def find_stall(self, command: Command, report: Callable[[Wait], None]) -> None:
         """Call ``report`` with what keeps ``command`` from ending, see ``explain_stall``; None as in ``find_wait``."""
-        from ..watch.waiting import explain_stall
-
-        self._examine(command, explain_stall, STALL_SECONDS, report)
+        self._examine(command, _explain_stall, STALL_SECONDS, report)
 
     def _examine(
         self, command: Command, read: Callable[[int, str | None], Wait], seconds: float, report: Callable[[Wait], None]
@@ -253,6 +249,18 @@ def _signal(command: Command, number: int) -> None:
             os.killpg(command.runner.leader, number)
         except ProcessLookupError:  # it has just ended
             pass
+
+
+def _explain_wait(root: int, stdin: str | None) -> Wait:
+    from ..watch.waiting import explain_wait  # first needed long after the start, and loaded in a worker
+
+    return explain_wait(root, stdin)
+
+
+def _explain_stall(root: int, stdin: str | None) -> Wait:
+    from ..watch.waiting import explain_stall
+
+    return explain_stall(root, stdin)
 
 
 def _with_echo(wait: Wait, command: Command) -> Wait:

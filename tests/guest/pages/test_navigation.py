@@ -12,19 +12,24 @@ from typing import Any, cast
 
 import pytest
 
+from sandbox.guest.pages.driver import tab
 from sandbox.guest.pages.driver.chromium import Chromium
 from sandbox.guest.pages.driver.devtools import LateError
 from sandbox.guest.pages.driver.tabs import Tabs
 
-URL = "http://page.example/"
+URL, FRAME = "http://page.example/", "the frame"
+
+
+Said = list[dict[str, Any] | float]  # what the browser says, and seconds for which it says nothing
 
 
 class Recorded:
     """The browser's end of the pipe. ``navigate(count)`` returns what follows the call number ``count`` to open a page."""
 
-    def __init__(self, navigate: Callable[[int], list[dict[str, Any]]]) -> None:
-        self.navigations = 0
+    def __init__(self, navigate: Callable[[int], Said]) -> None:
+        self.navigations: list[str] = []  # the tab of each
         self._navigate = navigate
+        self._made = 0
         self._calls, self.write_fd = os.pipe()
         self.read_fd, self._events = os.pipe()
         self._thread = threading.Thread(target=self._serve)
@@ -36,82 +41,153 @@ class Recorded:
             while data := os.read(calls.fileno(), 65536):
                 *messages, buffer = (buffer + data).split(b"\0")
                 for message in messages:
-                    events.writelines(json.dumps(said).encode() + b"\0" for said in self._answer(json.loads(message)))
+                    pending = b""
+                    for each in self._answer(json.loads(message)):
+                        if isinstance(each, float):
+                            events.write(pending)
+                            time.sleep(each)
+                            pending = b""
+                        else:
+                            pending += json.dumps(each).encode() + b"\0"
+                    events.write(pending)
 
-    def _answer(self, call: dict[str, Any]) -> list[dict[str, Any]]:
+    def _answer(self, call: dict[str, Any]) -> Said:
         answer = {"id": call["id"], "result": {}}
+        if call["method"] == "Target.createTarget":
+            return [self._attached(), {"id": call["id"], "result": {"targetId": f"t{self._made}"}}]
         if call["method"] == "Target.setAutoAttach" and "sessionId" not in call:
-            target = {"sessionId": "s", "targetInfo": {"type": "page", "targetId": "t", "url": "about:blank"}}
-            return [{"method": "Target.attachedToTarget", "params": target}, answer]
+            return [self._attached(), answer]
+        if call["method"] == "Target.closeTarget":
+            session = call["params"]["targetId"].replace("t", "s")
+            return [answer, {"method": "Target.detachedFromTarget", "params": {"sessionId": session}}]
         if call["method"] != "Page.navigate":
             return [answer]
-        self.navigations += 1
-        follows = self._navigate(self.navigations)
-        return [{"id": call["id"], **each} if "result" in each else {"sessionId": "s", **each} for each in follows]
+        session = call["sessionId"]
+        self.navigations.append(session)
+        return [self._of_tab(each, call["id"], session) for each in self._navigate(len(self.navigations))]
+
+    def _attached(self) -> dict[str, Any]:
+        self._made += 1
+        target = {"type": "page", "targetId": f"t{self._made}", "url": "about:blank"}
+        return {"method": "Target.attachedToTarget", "params": {"sessionId": f"s{self._made}", "targetInfo": target}}
+
+    def _of_tab(self, said: dict[str, Any] | float, number: int, session: str) -> dict[str, Any] | float:
+        if isinstance(said, float):
+            return said
+        of_tab = json.loads(json.dumps(said).replace(FRAME, session.replace("s", "t")))
+        return {"id": number, **of_tab} if "result" in of_tab else {"sessionId": session, **of_tab}
 
     def end(self) -> None:
-        os.close(self.write_fd)
-        self._thread.join()
-        os.close(self.read_fd)
+        """Wait until every call is answered, and end."""
+        if self.write_fd >= 0:
+            os.close(self.write_fd)
+            self._thread.join()
+            os.close(self.read_fd)
+            self.write_fd = -1
 
 
 def asked(document: str) -> dict[str, Any]:
-    values = {"frameId": "t", "loaderId": document, "url": URL, "navigationType": "differentDocument"}
+    values = {"frameId": FRAME, "loaderId": document, "url": URL, "navigationType": "differentDocument"}
     return {"method": "Page.frameStartedNavigating", "params": values}
 
 
 def requested(document: str) -> dict[str, Any]:
-    values = {"requestId": document, "type": "Document", "frameId": "t", "request": {"url": URL, "method": "GET"}}
+    values = {"requestId": document, "type": "Document", "frameId": FRAME, "request": {"url": URL, "method": "GET"}}
     return {"method": "Network.requestWillBeSent", "params": values}
 
 
 def shown(document: str) -> dict[str, Any]:
-    return {"method": "Page.frameNavigated", "params": {"frame": {"id": "t", "loaderId": document, "url": URL}}}
+    return {"method": "Page.frameNavigated", "params": {"frame": {"id": FRAME, "loaderId": document, "url": URL}}}
 
 
 def answered(document: str) -> dict[str, Any]:
-    return {"result": {"frameId": "t", "loaderId": document}}
+    return {"result": {"frameId": FRAME, "loaderId": document}}
 
 
-Start = Callable[[Callable[[int], list[dict[str, Any]]]], tuple[Tabs, Recorded]]
+DOWNLOADS = {"method": "Page.downloadWillBegin", "params": {"frameId": FRAME, "guid": "g", "url": "data:,x"}}
+
+Start = Callable[[Callable[[int], Said]], tuple[Tabs, Recorded]]
 
 
 @pytest.fixture
-def start(tmp_path: os.PathLike[str]) -> Iterator[Start]:
+def start(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Start a recorded browser, in whose tabs a request may take 0.2 s."""
+    monkeypatch.setattr(tab, "REQUEST_SECONDS", 0.2)
     browsers: list[Recorded] = []
 
-    def started(navigate: Callable[[int], list[dict[str, Any]]]) -> tuple[Tabs, Recorded]:
+    def started(navigate: Callable[[int], Said]) -> tuple[Tabs, Recorded]:
         browsers.append(Recorded(navigate))
-        ends = SimpleNamespace(read_fd=browsers[0].read_fd, write_fd=browsers[0].write_fd)
-        return Tabs(cast("Chromium", ends), str(tmp_path)), browsers[0]
+        ends = SimpleNamespace(read_fd=browsers[-1].read_fd, write_fd=browsers[-1].write_fd)
+        return Tabs(cast("Chromium", ends), str(tmp_path)), browsers[-1]
 
     yield started
     for each in browsers:
         each.end()
 
 
-def test_a_navigation_that_another_page_overtook_before_its_request_is_tried_again(start: Start) -> None:
-    def navigate(count: int) -> list[dict[str, Any]]:
-        if count == 1:
-            return [asked("reload"), requested("reload"), asked("next"), shown("reload")]
-        return [asked("again"), requested("again"), answered("again"), shown("again")]
+COMES = [asked("again"), requested("again"), answered("again"), shown("again")]
+DROPPED: dict[str, Said] = {
+    "another page is shown": [asked("reload"), requested("reload"), asked("next"), shown("reload")],
+    "a download begins": [asked("next"), DOWNLOADS],
+    "nothing is even begun": [shown("reload")],
+}
 
-    tabs, browser = start(navigate)
-    tabs.navigate(tabs.current, URL, time.monotonic() + 20)
-    assert browser.navigations == 2
+
+@pytest.mark.parametrize("what", DROPPED)
+def test_a_navigation_that_is_dropped_before_its_request_is_tried_again(start: Start, what: str) -> None:
+    tabs, browser = start(lambda count: [*DROPPED[what]] if count == 1 else [*COMES])
+    tabs.navigate(tabs.current, URL, time.monotonic() + 60)
+    browser.end()
+    assert browser.navigations == ["s1", "s1"]
     assert tabs.current.shown == {"again": False}
 
 
-def test_a_navigation_whose_request_was_sent_goes_on(start: Start) -> None:
-    follows = [asked("reload"), asked("next"), requested("next"), shown("reload"), answered("next"), shown("next")]
-    tabs, browser = start(lambda _: follows)
-    tabs.navigate(tabs.current, URL, time.monotonic() + 20)
-    assert browser.navigations == 1
-    assert tabs.current.shown == {"reload": True, "next": False}
+def test_the_third_try_is_in_a_new_tab(start: Start) -> None:
+    late: Said = [asked("again"), shown("blank"), 0.5, *COMES[1:]]  # there is no fourth
+    tabs, browser = start(lambda count: [*DROPPED["another page is shown"]] if count < 3 else late)
+    tabs.navigate(tabs.current, URL, time.monotonic() + 60)
+    browser.end()
+    assert browser.navigations == ["s1", "s1", "s2"]
+    assert [each.number for each in tabs.all()] == [tabs.current.number] == [2]
+
+
+WAITS: dict[str, Said] = {
+    "its page answers late": [asked("next"), requested("next"), 0.5, answered("next"), shown("next")],
+    "another page is shown after the request": [
+        asked("reload"),
+        asked("next"),
+        requested("next"),
+        shown("reload"),
+        0.5,
+        answered("next"),
+        shown("next"),
+    ],
+    "the page before takes its time to be left": [asked("next"), 0.5, requested("next"), answered("next"), shown("next")],
+    "a page downloads meanwhile": [asked("next"), DOWNLOADS, requested("next"), 0.5, answered("next"), shown("next")],
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_a_navigation_that_goes_on_is_waited_for(start: Start, what: str) -> None:
+    """A second try would use up a link that works once."""
+    tabs, browser = start(lambda _: [*WAITS[what]])
+    tabs.navigate(tabs.current, URL, time.monotonic() + 60)
+    browser.end()
+    assert browser.navigations == ["s1"]
+    assert tabs.current.shown["next"] is False
 
 
 def test_a_page_that_does_not_answer_is_asked_for_once(start: Start) -> None:
     tabs, browser = start(lambda _: [asked("next"), requested("next")])
     with pytest.raises(LateError):
-        tabs.navigate(tabs.current, URL, time.monotonic() + 0.3)
-    assert browser.navigations == 1
+        tabs.navigate(tabs.current, URL, time.monotonic() + 0.8)
+    browser.end()
+    assert browser.navigations == ["s1"]
+
+
+def test_no_tab_is_replaced_after_the_deadline(start: Start) -> None:
+    tabs, browser = start(lambda _: [*DROPPED["another page is shown"]])
+    with pytest.raises(LateError):
+        tabs.navigate(tabs.current, URL, time.monotonic() + 0.22)
+    browser.end()
+    assert browser.navigations == ["s1"]

@@ -93,13 +93,13 @@ class DevTools:
     ) -> bool:
         """Handle events until ``done``. Returns False at the deadline or by ``interrupt``."""
         while not done():
-            if interrupt is not None and interrupt():
-                return False
             if self._messages:
                 self._dispatch(self._messages.popleft())
                 if time.monotonic() > deadline:
                     return done()
                 continue
+            if interrupt is not None and interrupt():  # after what has arrived: it may say that all is well
+                return False
             left = deadline - time.monotonic()
             if left <= 0:
                 return False

@@ -26,7 +26,7 @@ Fields = dict[str, Any]
 
 
 class Session:
-    """The browser with its tabs; ``handle`` answers one request of the guest."""
+    """Answers the guest's requests about the browser: ``handle`` takes one."""
 
     def __init__(self, chromium: Chromium, folder: str) -> None:
         self._folder = folder
@@ -210,7 +210,7 @@ class Session:
         tab = self.tabs.current
         tab.begin()
         lines = self._outline_lines(tab, deadline) if step.get("action") not in ("goto", "tab", "close_tab") else []
-        url, tabs, dialogs, messages = tab.url, set(self.tabs.all()), tab.dialog_count, tab.console_count
+        url, tabs_before, dialogs, messages = tab.url, set(self.tabs.all()), tab.dialog_count, tab.console_count
         told = self._steps.perform(step, deadline)
         complete = self._settled(deadline)
         same = self.tabs.current is tab and tab.dialog is None and tab.url.partition("#")[0] == url.partition("#")[0]
@@ -235,7 +235,7 @@ class Session:
             ][:5]
         if not complete:
             changes.append("the page still loads")
-        if len(set(self.tabs.all()) - tabs) and now is tab:
+        if len(set(self.tabs.all()) - tabs_before) and now is tab:
             changes.append("another tab was opened")
         if same and now is tab:
             changes += _difference(lines, after)

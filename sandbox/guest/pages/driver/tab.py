@@ -17,7 +17,7 @@ PAGE_BYTES = 64 << 20  # of one page with all that it loads, as the browser hold
 MESSAGE_CHARS, URL_CHARS = 1000, 2048
 WINDOW = {"width": 1280, "height": 800}
 QUICK_SECONDS = 1.5
-REQUEST_SECONDS = 1.0  # until a page that was asked for is requested; it takes 0.01, or 0.1 on a busy machine
+REQUEST_SECONDS = 1.0  # until a page is requested that was asked for; it takes 0.01, or 0.1 on a busy machine
 ACCEPTED = ("alert", "beforeunload")  # dialogs with nothing to decide
 LEVELS = {"error": "error", "warning": "warning", "assert": "error"}
 # Requests that a page goes on with for good.
@@ -52,6 +52,7 @@ class Tab:
         self._pending: dict[str, str] = {}
         self.asked_for = self.asked_url = ""  # the document that a page or a call asked for last, and its URL once it was requested
         self._asked_at = 0.0
+        self._overtaken = False  # whether another page was shown, or a download began, since it was asked for
         self.shown: dict[str, bool] = {}  # documents since the last navigation; True: another one was already asked for
         self._request_urls: dict[str, str] = {}
         self.forget()
@@ -69,6 +70,15 @@ class Tab:
     def begin(self) -> None:
         """Count anew what a page can repeat without end: for a request, or a step of one."""
         self.alerts = self.pages = 0
+
+    def expect(self, url: str) -> None:
+        """Forget the page, as another is about to be asked for, and requests whose end nobody will report."""
+        self.requested, self.loaded, self.alerts, self.unreachable = url, False, 0, False
+        self._pending.clear()
+        self._request_urls.clear()
+        self.redirects, self.status, self.refused, self.error, self.bytes, self.too_large = [], None, False, "", 0, False
+        self.asked_for, self.asked_url, self._asked_at, self._overtaken = "", "", time.monotonic(), False
+        self.shown.clear()
 
     def prepare(self) -> None:
         """Have the tab report what it does, and let its page begin."""
@@ -100,6 +110,7 @@ class Tab:
         main = values.get("frameId") in (self.frame, self.target)
         if main and values.get("navigationType") not in same and document != self.asked_for:
             self.asked_for, self.asked_url, self._asked_at = document, "", time.monotonic()
+            self._overtaken = False
 
     def _on_page_framenavigated(self, values: dict[str, Any]) -> None:
         frame = values.get("frame") or {}
@@ -113,6 +124,10 @@ class Tab:
         document = str(frame.get("loaderId") or "")
         if len(self.shown) < MOST_PAGES:
             self.shown[document] = self.asked_for != document
+        self._overtaken |= self.asked_for != document
+
+    def _on_page_downloadwillbegin(self, _: dict[str, Any]) -> None:
+        self._overtaken = True
 
     def _on_page_navigatedwithindocument(self, values: dict[str, Any]) -> None:
         if values.get("frameId") == self.frame:
@@ -250,12 +265,11 @@ class Tab:
 
     @property
     def forgotten(self) -> bool:
-        """Whether the document that was asked for last is neither requested nor shown after a second.
+        """Whether the document that was asked for last is not requested although time enough has passed.
 
-        Chromium says nothing of a navigation that it drops since the page before loads another or downloads just then.
+        Chromium says nothing of a navigation that it drops because another page is shown, or a download begins, before its request.
         """
-        waits = bool(self.asked_for) and not self.asked_url and self.asked_for not in self.shown
-        return waits and time.monotonic() > self._asked_at + REQUEST_SECONDS
+        return self._overtaken and not self.asked_url and time.monotonic() > self._asked_at + REQUEST_SECONDS
 
     @property
     def restless(self) -> bool:
@@ -352,11 +366,6 @@ class Tab:
         except LateError:
             if not self.blocked():
                 raise
-
-    def drop_pending(self) -> None:
-        """Forget requests whose end nobody reported, as of a page that was replaced."""
-        self._pending.clear()
-        self._request_urls.clear()
 
 
 def exception_text(details: Any) -> str:

@@ -188,8 +188,8 @@ class Tabs:
     def navigate(self, tab: Tab, url: str, deadline: float, *, tries: int = NAVIGATIONS) -> None:
         """Open a URL in a tab, and wait until its page is there. Raises StepError ``connection_failed`` and the like.
 
-        The page before may load another just then, which would take the place of this one. Then the URL is opened again; the last
-        time in a new tab.
+        The page before may load another just then, which would take the place of this one, or have it dropped. Then the URL is
+        opened again; the last time in a new tab.
         """
         if tab.session not in self._tabs:  # its page has closed it
             tab = self._empty_tab(deadline)
@@ -198,12 +198,8 @@ class Tabs:
             self.replace_current()
             tab = self.current
         tab = self._without_dialog(tab, deadline)
-        tab.loaded, tab.alerts, tab.unreachable = False, 0, False
-        tab.drop_pending()
-        tab.redirects, tab.status, tab.refused, tab.error, tab.bytes, tab.too_large = [], None, False, "", 0, False
-        tab.requested, self.visited = url, True
-        tab.asked_for = tab.asked_url = ""
-        tab.shown.clear()
+        tab.expect(url)
+        self.visited = True
         self.downloads.forget()
 
         def in_vain() -> bool:
@@ -212,13 +208,14 @@ class Tabs:
         try:
             answer = self.tools.call("Page.navigate", {"url": url}, tab.session, deadline=deadline, interrupt=in_vain)
         except (LateError, RefusedError):
-            if (tab.dialog is None and not tab.gone and not tab.forgotten) or tries == 1:
+            another_try = tab.dialog is not None or tab.gone or tab.forgotten
+            if not another_try or tries == 1 or time.monotonic() >= deadline:
                 raise
             self.navigate(tab, url, deadline, tries=tries - 1)
             return
         document, problem = str(answer.get("loaderId") or ""), str(answer.get("errorText") or "")
         aborted, comes = problem == "net::ERR_ABORTED", bool(document) and not problem and not answer.get("isDownload")
-        instead = aborted and self._answered_without_page(tab, document, deadline)
+        instead = aborted and bool(document) and self._answered_without_page(tab, document, deadline)
         if tries > 1 and ((aborted and not instead) or (comes and not self._stays(tab, document, deadline))):
             self.navigate(tab, url, deadline, tries=tries - 1)
             return
