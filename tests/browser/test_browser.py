@@ -153,10 +153,10 @@ def test_a_window_that_closes_itself_leads_back(env: DockerEnvironment, page: An
     if milliseconds == 200:
         for enough in (1000, 2500):  # for the next step to begin: on a busy machine the tab may be closed before it
             lost = env.browse_interact([*window(enough), {"action": "click", "target": "#none"}], timeout_seconds=30)
-            assert isinstance(lost, Failure)
-            assert lost.code == "element_not_usable"
-            if "closed its tab" in lost.to_text():
+            if lost.ok or lost.code != "element_not_found":  # as it is in the first page
                 break
+        assert isinstance(lost, Failure)
+        assert lost.code == "element_not_usable"
         assert "closed its tab during this step" in lost.to_text()
         assert "We sell" in lost.to_text()
 
