@@ -140,15 +140,21 @@ def test_steps(env: DockerEnvironment, page: Any, shop: str) -> None:
 @pytest.mark.parametrize("milliseconds", [0, 10, 30, 60, 200])
 def test_a_window_that_closes_itself_leads_back(env: DockerEnvironment, page: Any, milliseconds: int) -> None:
     """The browser was said to have failed, or the page not to answer in time."""
-    window = [
-        {"action": "evaluate", "value": "open('/next'); 1"},
-        {"action": "wait", "value": "Second page"},
-        {"action": "evaluate", "value": f"setTimeout(() => close(), {milliseconds}); 1"},
-    ]
-    back = env.browse_interact([*window, {"action": "wait", "value": "We sell"}]).unwrap()
+
+    def window(milliseconds: int) -> list[dict[str, str]]:
+        return [
+            {"action": "evaluate", "value": "open('/next'); 1"},
+            {"action": "wait", "value": "Second page"},
+            {"action": "evaluate", "value": f"setTimeout(() => close(), {milliseconds}); 1"},
+        ]
+
+    back = env.browse_interact([*window(milliseconds), {"action": "wait", "value": "We sell"}]).unwrap()
     assert (back.title, len(back.tabs)) == ("Shop", 1)
-    if milliseconds == 200:  # time enough for the next step to begin
-        lost = env.browse_interact([*window, {"action": "click", "target": "#none"}], timeout_seconds=30)
+    if milliseconds == 200:
+        for enough in (1000, 2500):  # for the next step to begin: on a busy machine the tab may be closed before it
+            lost = env.browse_interact([*window(enough), {"action": "click", "target": "#none"}], timeout_seconds=30)
+            if lost.ok or lost.code != "element_not_found":  # as it is in the first page
+                break
         assert isinstance(lost, Failure)
         assert lost.code == "element_not_usable"
         assert "closed its tab during this step" in lost.to_text()

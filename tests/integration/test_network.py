@@ -20,7 +20,7 @@ from sandbox.messages.network import WITHOUT
 from sandbox.network.connections import Connection
 from sandbox.readers import hint_for
 
-from .observing import eventually, within
+from .observing import eventually, of_commands, within
 from .serving import Server, serving
 
 pytestmark = pytest.mark.engine
@@ -139,10 +139,10 @@ def test_who_attaches_brings_rules_and_without_there_are_none(docker_env: Make, 
     attached: list[DockerEnvironment] = []
     try:
         assert env.run(curl(server.url(5))).unwrap().output == "xxxxx"
-        asking = f"sleep 1; {curl(server.url(5), '-i')}"
+        asking = f"until {curl(server.url(5), '-i')} | grep 'no orchestrator is attached'; do sleep 0.1; done"
         alone = env.run(asking, background=True, session=None).unwrap().id
         env.close()
-        time.sleep(2)
+        assert eventually(lambda: not of_commands(env))
         attached.append(DockerEnvironment.attach(env.container_id))
         assert attached[0].network == Network.none()
         assert "no orchestrator is attached" in attached[0].logs(alone).unwrap().content

@@ -14,6 +14,7 @@ import pytest
 
 from sandbox import DockerEnvironment, Limits
 from sandbox.docker.container import create as container
+from sandbox.docker.container import removal
 from sandbox.docker.engine.client import connect
 from sandbox.docker.images.runtime import ensure_runtime, forget_runtime
 from sandbox.docker.kept import labels as marks
@@ -85,10 +86,11 @@ def test_a_create_that_was_interrupted_and_is_carried_out_later_is_removed(monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(container, "create", interrupted)
+    monkeypatch.setattr(removal, "CREATE_SECONDS", 30)
     with pytest.raises(KeyboardInterrupt):
         DockerEnvironment(IMAGE, limits=SMALL).start()
-    assert later[0].wait(10) == 0
-    assert eventually(lambda: unstarted(os.getpid()) == [], 3.0)
+    assert later[0].wait(30) == 0
+    assert eventually(lambda: unstarted(os.getpid()) == [])
 
 
 def test_a_runtime_volume_removed_behind_our_back_is_made_again() -> None:
