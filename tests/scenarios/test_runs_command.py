@@ -75,9 +75,9 @@ def second_is_started(record: RunRecord) -> bool:
 
 
 def slow(mark: str) -> dict[str, Any]:
-    """A command that sleeps until ``wake`` is called with this mark. Once it sleeps, the mark is in the arguments of a process."""
+    """A command that sleeps until ``wake`` is called with its mark, or for 20 s. A process of it has the mark in its arguments."""
     parted = f"{mark[:9]}''{mark[9:]}"  # the outer shell, which has all of the command in its arguments, does not have the mark
-    return run(f"echo begun >> a.txt; sh -c 'until [ -e /tmp/{parted} ]; do sleep 0.1; done'; echo slept >> a.txt")
+    return run(f"echo begun >> a.txt; timeout 20 sh -c 'until [ -e /tmp/{parted} ]; do sleep 0.1; done'; echo slept >> a.txt")
 
 
 def wake(mark: str) -> None:
