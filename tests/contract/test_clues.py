@@ -11,7 +11,7 @@ from sandbox.envelope import Envelope
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.guest.commands import limit_hits
 
-from .checks import by_programs, done
+from .checks import by_programs, done, seen_until
 
 pytestmark = pytest.mark.needs("shell")
 ASKING = """#!/bin/sh
@@ -71,7 +71,8 @@ def test_a_port_in_use_names_the_command_that_holds_it(env: SandboxedEnvironment
         assert f"Port {port} is in use: {holder} (python3 -c" in said
         assert f"kill(id='{holder}')" in said
         done(env.run(f"sleep 0.1; {server.replace('PORT', str(port))}", background=True))
-        assert f"Port {port} is in use: {holder}" in text_of(env.run("sleep 1.5", session=None), "port_in_use")
+        after = seen_until(lambda: env.run("true", session=None), lambda answer: text_of(answer, "port_in_use") != "")
+        assert f"Port {port} is in use: {holder}" in text_of(after, "port_in_use")
     finally:
         done(env.kill(holder))
 

@@ -106,6 +106,7 @@ def test_logs_screens_and_processes_are_masked(env: SandboxedEnvironment, token:
     assert part == f"***{token}***\n"
     done(env.kill(ident))
     shown = done(env.run(f'printf "%070d %s" 0 "${token}"; exec sleep 61', pty=True, wait_seconds=0.5))
+    done(env.wait_for(id=shown.id, log="TOKEN|s3cr3t"))
     screen = done(env.screen(shown.id)).text
     assert f"***{token}***" in screen
     assert VALUE[10:] not in screen

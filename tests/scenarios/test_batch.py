@@ -20,6 +20,7 @@ from agent.batch.results import Result, State
 from agent.batch.setup import differences, digest_of_task
 from agent.core.budget import Budget
 from sandbox.errors import SandboxError
+from tests.contract.checks import with_more_time
 from tests.programs import run_gamebox
 
 BASE = "gamebox/base"
@@ -204,7 +205,7 @@ def test_an_agent_that_writes_the_reward_itself_does_not_get_it(mode: str, tmp_p
         ("echo '{\"reward\": \"1\"}' > /logs/verifier/reward.json", "verifier_failed", {}, "not a reward"),
         ("echo '{' > /logs/verifier/reward.json; echo 1 > /logs/verifier/reward.txt", "verifier_failed", {}, "no reward"),
         (": > /logs/verifier/reward.txt", "verifier_failed", {}, "no reward"),
-        ("yes > /logs/verifier/reward.txt & sleep 0.2; kill $!", "verifier_failed", {}, "too long"),
+        ("yes | head -c 2000000 > /logs/verifier/reward.txt", "verifier_failed", {}, "too long"),
         ("mkdir /logs/verifier/reward.txt", "verifier_failed", {}, "cannot be read"),
         ("exit 7", "verifier_failed", {}, "exit code was 7"),
         ("sleep 60", "verifier_failed", {}, "more than 2 s"),
@@ -230,15 +231,17 @@ def test_an_image_that_is_not_there_is_no_zero(tmp_path: Path) -> None:
 
 def test_a_task_that_takes_too_long_is_ended_and_still_verified(tmp_path: Path) -> None:
     stuck = script(tmp_path / "stuck.json", run("echo began > began; sleep 100", timeout_seconds=100))
-    tasks = lines(
-        tmp_path / "tasks.jsonl",
-        {"id": "stuck", "task": "wait", "script": stuck, "seconds": 1, "checks": ["grep began began"]},
-    )
-    started = time.monotonic()
-    done = batch(tasks, "--local", "-o", tmp_path / "out")
-    assert time.monotonic() - started < 60
-    found = results(tmp_path / "out")["stuck"]
-    assert (found["state"], found["rewards"], found["status"]) == ("value", {"reward": 1.0}, "max_seconds"), done.stderr
+
+    def ended(seconds: float) -> tuple[dict[str, Any], str]:
+        task = {"id": "stuck", "task": "wait", "script": stuck, "seconds": seconds, "checks": ["grep began began"]}
+        tasks, out = lines(tmp_path / f"{seconds}.jsonl", task), tmp_path / f"out-{seconds}"
+        started = time.monotonic()
+        done = batch(tasks, "--local", "-o", out)
+        assert time.monotonic() - started < 60
+        return results(out)["stuck"], done.stderr
+
+    found, said = with_more_time(ended, lambda end: end[0]["rewards"] == {"reward": 1.0}, 1)
+    assert (found["state"], found["rewards"], found["status"]) == ("value", {"reward": 1.0}, "max_seconds"), said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -24,6 +24,7 @@ from tests.programs import run_gamebox
 from tests.scripted_runs import coding, left_of
 
 from .model_server import ModelServer, Reply, call, error
+from .test_agent_in_docker import containers_with, wait_for_start
 
 GAMEBOX = [sys.executable, "-c", "from agent.cli.app import main; main()"]
 FINISH = {"tool": "finish", "args": {"summary": "all done"}}
@@ -73,7 +74,15 @@ def second_is_started(record: RunRecord) -> bool:
     return len(record.steps) == 2 and record.steps[1].started is not None
 
 
-SLOW = "echo begun >> a.txt; sleep 3; echo slept >> a.txt"
+def slow(mark: str) -> dict[str, Any]:
+    """A command that sleeps until ``wake`` is called with its mark, or for 20 s. A process of it has the mark in its arguments."""
+    parted = f"{mark[:9]}''{mark[9:]}"  # the outer shell, which has all of the command in its arguments, does not have the mark
+    return run(f"echo begun >> a.txt; timeout 20 sh -c 'until [ -e /tmp/{parted} ]; do sleep 0.1; done'; echo slept >> a.txt")
+
+
+def wake(mark: str) -> None:
+    (container,) = containers_with(mark)
+    assert connect().containers.get(container).exec_run(["touch", f"/tmp/{mark}"]).exit_code == 0
 
 
 @pytest.mark.engine
@@ -84,12 +93,15 @@ def test_paused_or_killed_and_resumed(repo: Path, tmp_path: Path, log: Path, num
     that was interrupted was cancelled, which is its answer.
     """
     whole = number == signal.SIGKILL
-    steps = script(tmp_path, run("echo two >> a.txt"), run(SLOW), run("cat a.txt"), FINISH)
+    mark = uuid.uuid4().hex
+    steps = script(tmp_path, run("echo two >> a.txt"), slow(mark), run("cat a.txt"), FINISH)
     command = [*GAMEBOX, "agent", "count", "--agent", "coding", "--repo", str(repo), "--script", steps]
     with started(log, command, second_is_started) as process:
-        time.sleep(0.5)
+        wait_for_start(mark)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
+    if whole:
+        wake(mark)
     assert out == ""
     assert process.returncode == (-9 if number == signal.SIGKILL else 130), err
     listed = json.loads(gamebox("runs", "ls", "--json").stdout)
@@ -135,8 +147,9 @@ def test_a_delegated_agent_is_paused_or_killed_with_the_run_and_taken_up(
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents/boss.md").write_text(BOSS)
     (tmp_path / "agents/worker.md").write_text(WORKER)
+    mark = uuid.uuid4().hex
     hand_on = {"tool": "delegate", "args": {"agent": "worker", "inputs": {"task": "x"}}}
-    steps = script(tmp_path, run("echo two >> a.txt"), hand_on, run("export A=three"), run(SLOW), run("echo $A >> a.txt"), FINISH,
+    steps = script(tmp_path, run("echo two >> a.txt"), hand_on, run("export A=three"), slow(mark), run("echo $A >> a.txt"), FINISH,
                    run("echo four >> a.txt"), FINISH)  # fmt: skip
     command = [*GAMEBOX, "agent", "count", "--agents", str(tmp_path / "agents"), "--agent", "boss", "--repo", str(repo)]
 
@@ -145,9 +158,12 @@ def test_a_delegated_agent_is_paused_or_killed_with_the_run_and_taken_up(
             return any(second_is_started(record_of(events, child)) for child in record.children)
 
     with started(log, [*command, "--script", steps], at_work_below) as process:
-        time.sleep(0.5)
+        wait_for_start(mark)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
+    whole = number == signal.SIGKILL
+    if whole:
+        wake(mark)
     assert (out, process.returncode) == ("", -9 if number == signal.SIGKILL else 130), err
     with EventLog(log) as events:
         (ident,) = events.runs()
@@ -155,7 +171,6 @@ def test_a_delegated_agent_is_paused_or_killed_with_the_run_and_taken_up(
         ended = {record_of(events, each).status for each in (ident, child)}
         assert ended == {None if number == signal.SIGKILL else "paused"}
     gamebox("runs", "resume", "last", "--apply")
-    whole = number == signal.SIGKILL
     assert (repo / "a.txt").read_text().split() == ["one", "two", "begun", *(["slept"] if whole else []), "three", "four"]
     with EventLog(log) as events:
         assert events.children(ident) == [child]

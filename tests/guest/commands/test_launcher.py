@@ -241,10 +241,13 @@ def test_a_kernel_without_close_range_leaves_a_command_no_descriptor_either(tmp_
         test_a_command_inherits_nothing_but_its_descriptors(runner, tmp_path)
 
 
-# Lets its parent end, then starts a child with the number that the parent had, and leaves that behind with status 7.
+# Lets its parent end, then starts a child with the number that the parent had, and leaves that behind. It ends with status 7 once
+# there is a file ``go``.
 SAME_NUMBER = """
-import ctypes, os, struct, time
+import ctypes, os, struct, sys, time
 leader = os.getppid()
+os.chdir(sys.argv[1])
+open("seen", "w").close()
 if os.fork(): os._exit(0)
 os.setsid()  # the number is in use as long as it is that of a session
 while os.path.exists(f"/proc/{leader}"): time.sleep(0.001)
@@ -252,7 +255,8 @@ number = ctypes.c_int(leader)
 arguments = ctypes.create_string_buffer(struct.pack("8Q", 0, 0, 0, 0, 17, 0, 0, 0) + struct.pack("2Q", ctypes.addressof(number), 1))
 while (child := ctypes.CDLL(None).syscall(435, arguments, 80)) < 0: time.sleep(0.001)
 if child == 0:
-    time.sleep(0.1)
+    end = time.monotonic() + 60
+    while not os.path.exists("go") and time.monotonic() < end: time.sleep(0.001)
     os._exit(7)
 """
 
@@ -262,8 +266,9 @@ def test_an_orphan_with_the_number_of_the_leader_is_not_the_leader(runner: Hande
     """Its status replaced that of the command, which had been reported."""
     leader = runner.leader()
     (tmp_path / "same").write_text(SAME_NUMBER)
-    runner.hand(f"{sys.executable} {tmp_path}/same & sleep 0.1")
+    runner.hand(f"{sys.executable} {tmp_path}/same {tmp_path} & until [ -e {tmp_path}/seen ]; do sleep 0.01; done")
     _, status, alone, _, _ = packets.STATUS.unpack(runner.said(b"X"))
+    (tmp_path / "go").touch()
     assert (status, alone) == (0, 0)
     runner.said(b"Z")
     assert runner.next() != leader

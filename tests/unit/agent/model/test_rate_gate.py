@@ -33,16 +33,22 @@ def test_an_open_gate_lets_any_number_pass_at_once() -> None:
 
 def test_after_a_limit_one_goes_first_and_then_ever_more() -> None:
     gate = RateGate()
-    gate.close(0.2)
     began, under_way, most = time.monotonic(), [0], []
-    lock = threading.Lock()
+    gate.close(0.2)
+    lock, third_entered = threading.Lock(), threading.Event()
 
     def call() -> None:
         with gate.passing(nothing):
             with lock:
                 under_way[0] += 1
                 most.append((time.monotonic() - began, under_way[0]))
-            time.sleep(0.1)
+                is_second = len(most) == 2
+                if len(most) == 3:
+                    third_entered.set()
+            if is_second:
+                third_entered.wait(4)  # a call that takes longer than FIRST_SECONDS lets the next one out in any case
+            else:
+                time.sleep(0.1)
             with lock:
                 under_way[0] -= 1
 
@@ -65,9 +71,9 @@ def test_a_refused_first_call_keeps_it_closed() -> None:
             gate.close(0.3)
             raise RuntimeError
 
+    began = time.monotonic()
     with pytest.raises(RuntimeError):
         refused()
-    began = time.monotonic()
     with gate.passing(nothing):
         assert time.monotonic() - began >= 0.25
 
@@ -76,10 +82,9 @@ def test_a_first_call_that_hangs_does_not_hold_the_others(monkeypatch: pytest.Mo
     monkeypatch.setattr("agent.model.rate_gate.FIRST_SECONDS", 0.3)
     gate = RateGate()
     gate.close(0)
-    with gate.passing(nothing):
-        began = time.monotonic()
-        with gate.passing(nothing):
-            assert 0.2 <= time.monotonic() - began < 60
+    began = time.monotonic()
+    with gate.passing(nothing), gate.passing(nothing):
+        assert 0.2 <= time.monotonic() - began < 60
 
 
 def test_the_check_ends_a_wait() -> None:

@@ -32,7 +32,7 @@ from agent import (
     Usage,
     WindowMemory,
 )
-from agent.core.budget import charge
+from agent.core.budget import charge, current_meter
 from agent.core.envelopes import unknown_tool
 from agent.errors import AgentErrorCode
 from agent.job.check import check_agent
@@ -121,8 +121,13 @@ def test_max_iterations_and_its_bad_values() -> None:
 
 
 def test_max_seconds_is_checked_before_a_step() -> None:
-    slow = Action("slow", lambda: time.sleep(0.15), "Sleeps.")
-    run = agent_of([{"tool": "slow"}] * 9, slow, budget=Budget(max_seconds=0.2)).execute("task")
+    def take_40_seconds() -> None:
+        meter = current_meter()
+        assert meter is not None
+        meter.started -= 40
+
+    slow = Action("slow", take_40_seconds, "Takes long.")
+    run = agent_of([{"tool": "slow"}] * 9, slow, budget=Budget(max_seconds=60)).execute("task")
     assert run.status is RunStatus.max_seconds
     assert run.iterations == 2
 
