@@ -18,7 +18,7 @@ from sandbox.docker.engine.client import connect
 from sandbox.docker.images.runtime import ARGV
 from sandbox.errors import ErrorCode
 
-from .observing import eventually, guest_pid, in_time, within
+from .observing import Heartbeat, eventually, guest_pid, in_time, within
 from .own_engine import IMAGE, OwnEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
@@ -73,16 +73,17 @@ def test_a_container_that_ends(engine: OwnEngine, fault: str, limits: Limits, tm
         pid_gone.set()
 
     threading.Thread(target=watch).start()
-    inflict(env)
-    assert pid_gone.wait(30)
-    waiting.join(60)
+    with Heartbeat() as heart:
+        inflict(env)
+        assert pid_gone.wait(30)
+        waiting.join(60)
     assert answers, "the caller waits for ever"
     answer, at = answers[0]
     assert answer.code is ErrorCode.sandbox_unavailable
     assert words in answer.error, answer.error
     assert (answer.effects, answer.retryable) == ("unknown", False)
     print(f"seconds: {max(0.0, at - died[0]):.2f}")
-    assert in_time(at - died[0], 2.0)
+    assert in_time(at - died[0], 2.0, heart)
     if fault != "removed":  # as ``docker rm -f`` does it: without the volumes
         assert engine.nothing_is_left()  # without close()
     within(2.0, lambda: env.close(wait=True))
@@ -123,15 +124,16 @@ def test_death_in_the_middle(engine: OwnEngine, tmp_path: Path, ending: str, mom
         time.sleep(0.05)
     inflict, words = FAULTS[ending]
     died = time.monotonic()
-    inflict(env)
-    for thread in waiting:
-        thread.join(60)
+    with Heartbeat() as heart:
+        inflict(env)
+        for thread in waiting:
+            thread.join(60)
     assert len(answers) == 2, "somebody waits for ever"
     for answer, at in answers:
         assert not answer.ok
         assert answer.code is ErrorCode.sandbox_unavailable, answer
         assert words in answer.error
-        assert in_time(at - died, 2.0)
+        assert in_time(at - died, 2.0, heart)
         assert answer.effects == "unknown"
     env.close()
     assert engine.nothing_is_left()

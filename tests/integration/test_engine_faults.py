@@ -18,7 +18,7 @@ from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 
-from .observing import in_time, within
+from .observing import Heartbeat, eventually, in_time, in_workspace, within
 from .own_engine import IMAGE, OwnEngine, collect_sockets
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
@@ -45,17 +45,27 @@ def proxy(engine: OwnEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine
     assert engine.nothing_is_left()
 
 
-def in_a_run(env: DockerEnvironment, fault: Callable[[], object], command: str, seconds: float) -> tuple[Any, float]:
-    """The answer to a run in the middle of which ``fault`` happened, and how long after that it came."""
+def in_a_run(
+    env: DockerEnvironment, fault: Callable[[], object], command: str, seconds: float, *, paused: bool = False
+) -> tuple[Any, float]:
+    """The answer to a run in the middle of which ``fault`` happened, and how long after that it came.
+
+    The fault waits until the command has begun; that of a paused sandbox does not begin.
+    """
     answers: list[tuple[Any, float]] = []
+    begun = in_workspace(env, "begun")
+    begun.unlink(missing_ok=True)
 
     def run() -> None:
-        answer = env.run(command, timeout_seconds=seconds, keep_output_bytes=1 << 20)
+        answer = env.run(f"touch /workspace/begun; {command}", timeout_seconds=seconds, keep_output_bytes=1 << 20)
         answers.append((answer, time.monotonic()))
 
     thread = threading.Thread(target=run)
     thread.start()
-    time.sleep(0.3)
+    if paused:
+        time.sleep(0.3)
+    else:
+        assert eventually(begun.exists)
     at = time.monotonic()
     fault()
     thread.join(seconds + 10)
@@ -69,18 +79,23 @@ def in_a_run(env: DockerEnvironment, fault: Callable[[], object], command: str, 
 @pytest.mark.parametrize("count", [0, 3, 20, 5000])
 def test_the_pipe_is_cut_in_mid_frame(proxy: EngineProxy, count: int) -> None:
     with DockerEnvironment(IMAGE, limits=SMALL) as env:
-        fault = (
-            functools.partial(proxy.inject, Faults(cut_after_bytes=count), "attach")
-            if count
-            else functools.partial(proxy.cut, "attach")
-        )
-        answer, took = in_a_run(env, fault, "sleep 0.5; seq 200000", 30)
+        go = in_workspace(env, "go")
+
+        def fault() -> None:
+            if count:
+                proxy.inject(Faults(cut_after_bytes=count), "attach")
+                go.touch()
+            else:
+                proxy.cut("attach")
+
+        with Heartbeat() as heart:
+            answer, took = in_a_run(env, fault, "until [ -e go ]; do sleep 0.05; done; seq 200000", 30)
         assert not answer.ok
         assert answer.code is ErrorCode.sandbox_unavailable
         assert "connection to the sandbox was cut" in answer.error, answer.error
         assert answer.effects == "unknown"
-        assert in_time(took, (0.5 if count else 0.0) + 2.0)
-        print(f"seconds: {took - (0.2 if count else 0.0):.2f}")
+        assert in_time(took, (0.5 if count else 0.0) + 2.0, heart)
+        print(f"seconds: {took:.2f}")
         again, _ = within(0.25, lambda: env.read("x"))
         assert again.code is ErrorCode.sandbox_unavailable
 
@@ -99,14 +114,17 @@ def test_one_direction_of_the_pipe_stalls(proxy: EngineProxy, direction: Any) ->
     with DockerEnvironment(IMAGE, limits=SMALL) as env:
         stall = functools.partial(proxy.inject, Faults(stalled=True), "attach", direction=direction)
         command = "seq 200000; sleep 100" if direction == "down" else "sleep 1"
-        answer, took = in_a_run(env, stall, command, 1.0)
+        if direction == "down":  # slow before it stalls: no answer gets through, however late the stall is
+            proxy.inject(Faults(bytes_per_second=20_000), "attach")
+        with Heartbeat() as heart:
+            answer, took = in_a_run(env, stall, command, 1.0)
         if direction == "up":  # the command was under way, and its answer comes through
             assert answer.ok or answer.code is ErrorCode.timeout, answer
             answer, took = within(3.5, lambda: env.run("true", timeout_seconds=1.0))
         assert answer.code is ErrorCode.sandbox_unavailable
         ended = ("It was ended with everything in it.", "was asked to end it, and has not answered within 1 second.")
         assert any(f"did not answer within 3 seconds. {words}" in answer.error.replace("The Docker Engine ", "") for words in ended)
-        assert in_time(took, 1.0 + 2.0 + 0.5)
+        assert in_time(took, 1.0 + 2.0 + 0.5, heart)
         later = env.run("true")
         assert "did not answer within 3 seconds. It was given up." in later.error  # type: ignore[union-attr]
 
@@ -135,10 +153,11 @@ def test_a_download_that_was_cut_leaves_no_half_of_it(proxy: EngineProxy, tmp_pa
 
 def test_all_connections_are_cut_and_none_can_be_made(proxy: EngineProxy) -> None:
     env = DockerEnvironment(IMAGE, limits=SMALL).start()
-    answer, took = in_a_run(env, proxy.close, "sleep 100", 30)
+    with Heartbeat() as heart:
+        answer, took = in_a_run(env, proxy.close, "sleep 100", 30)
     assert answer.code is ErrorCode.sandbox_unavailable
     assert "Engine is gone" in answer.error, answer.error
-    assert in_time(took, 2.0)
+    assert in_time(took, 2.0, heart)
     within(2.0, env.close)
 
 
@@ -146,10 +165,11 @@ def test_a_lost_event_stream_does_not_make_an_engine_gone(proxy: EngineProxy) ->
     with DockerEnvironment(IMAGE, limits=SMALL) as env:
         proxy.cut("events")
         time.sleep(0.2)
-        answer, took = in_a_run(env, lambda: connect().api.kill(env.container_id), "sleep 100", 30)
+        with Heartbeat() as heart:
+            answer, took = in_a_run(env, lambda: connect().api.kill(env.container_id), "sleep 100", 30)
         assert answer.code is ErrorCode.sandbox_unavailable
         assert "Engine is gone" not in answer.error
-        assert in_time(took, 2.0)
+        assert in_time(took, 2.0, heart)
     with DockerEnvironment(IMAGE, limits=SMALL) as another:  # a new stream is opened for it
         connect().api.kill(another.container_id)
         assert "killed from outside" in another.run("true").error  # type: ignore[union-attr]
@@ -159,9 +179,10 @@ def test_a_paused_sandbox_whose_pipe_was_cut_is_ended(proxy: EngineProxy) -> Non
     """It cannot notice by itself."""
     with DockerEnvironment(IMAGE, limits=SMALL) as env:
         connect().api.pause(env.container_id)
-        answer, took = in_a_run(env, lambda: proxy.cut("attach"), "true", 30)
+        with Heartbeat() as heart:
+            answer, took = in_a_run(env, lambda: proxy.cut("attach"), "true", 30, paused=True)
         assert "cannot be reached any more: its connection was cut. It was ended" in answer.error
-        assert in_time(took, 2.0)
+        assert in_time(took, 2.0, heart)
 
 
 def test_an_engine_that_answers_late_is_waited_for(proxy: EngineProxy) -> None:
@@ -180,12 +201,13 @@ def test_an_engine_that_falls_silent_in_the_middle_of_a_start(
     monkeypatch.setattr(backend, "connect", lambda seconds=2: connect(min(2, seconds)))
     proxy.inject(Faults(stalled=True), kind)
     before = time.monotonic()
-    with pytest.raises(SandboxError) as caught:
+    with Heartbeat() as heart, pytest.raises(SandboxError) as caught:
         DockerEnvironment(IMAGE, limits=SMALL).start()
+    took = time.monotonic() - before
     assert caught.value.code is ErrorCode.engine_timeout
     assert caught.value.retryable
     assert caught.value.effects == "unknown"
-    assert in_time(time.monotonic() - before, 2 + 2 + 1)
+    assert in_time(took, 2 + 2 + 1, heart)
 
 
 @pytest.mark.parametrize("kind", ["create", "attach", "start", "inspect"])

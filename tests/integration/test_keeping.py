@@ -26,7 +26,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 from tests.leaks import descriptors, left_open
 
-from .observing import eventually, in_time, within
+from .observing import Heartbeat, eventually, in_time, in_workspace, within
 from .own_engine import IMAGE, IN_A_PROCESS, ROOT, OwnEngine
 from .test_engine_faults import _sockets_of_lost_engines, in_a_run
 
@@ -47,7 +47,9 @@ env = DockerEnvironment(IMAGE, limits=Limits(memory_bytes=256 << 20), keep=True,
 env.run("export MARK=left; cd /tmp").unwrap()
 late = env.run("for i in 1 2 3 4 5 6; do echo line $i; sleep 0.5; done", background=True).unwrap().id
 print(env.container_id, late, flush=True)
-print("answered", env.run(f"sleep {sys.argv[2]}; echo done > /workspace/done", timeout_seconds=120).ok, flush=True)
+command = f"echo begun; sleep {sys.argv[2]}; echo done > /workspace/done"
+answer = env.run(command, timeout_seconds=120, on_output=lambda stream, text: print(text, end="", flush=True))
+print("answered", answer.ok, flush=True)
 time.sleep(60)
 """
 )
@@ -120,6 +122,7 @@ def orchestrator(keep_seconds: float = 120.0, run_seconds: float = 2.0) -> tuple
     process = in_a_process(ORCHESTRATOR, str(keep_seconds), str(run_seconds))
     assert process.stdout is not None
     ident, late = process.stdout.readline().split()
+    assert process.stdout.readline() == "begun\n"
     return process, ident, late
 
 
@@ -129,8 +132,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def test_a_killed_orchestrator_leaves_everything_to_the_next() -> None:
-    process, ident, late = orchestrator()
-    time.sleep(0.5)
+    process, ident, late = orchestrator(run_seconds=3.0)
     end(process)
     env = DockerEnvironment.attach(ident[:12])
     try:
@@ -234,8 +236,8 @@ def test_the_guest_ends_it_when_nobody_comes() -> None:
     volumes = [m["Name"] for m in docker_here().api.inspect_container(ident)["Mounts"] if m.get("Driver") and m["RW"]]
     time.sleep(4.0)
     assert not gone(ident), "its owner is there"
-    end(process)
     ended = time.monotonic()
+    end(process)
     assert eventually(lambda: gone(ident), 12.0)
     print(f"seconds: {time.monotonic() - ended:.2f} of 3")
     assert time.monotonic() - ended > 2.0
@@ -248,17 +250,20 @@ def test_the_guest_ends_it_when_nobody_comes() -> None:
 @pytest.mark.parametrize("count", [0, 3, 50, 5000])
 def test_a_cut_is_not_seen_by_callers(kept: Callable[..., DockerEnvironment], proxy: EngineProxy, count: int) -> None:
     env = kept()
+    go = in_workspace(env, "go")
 
     def fault() -> None:
         if not count:
             proxy.cut("attach")
         else:
             proxy.inject(Faults(cut_after_bytes=count), "attach")
+        go.touch()
+        if count:
             healed.start()
 
     healed = threading.Timer(2.0, proxy.heal)
-    answer, took = in_a_run(env, fault, "echo x >> ran; sleep 0.6; seq 100000", 30)
-    print(f"seconds: {took:.2f}, of which the command needs 0.3 and the cut takes {2.0 if count else 0.0}")
+    answer, took = in_a_run(env, fault, "echo x >> ran; until [ -e go ]; do sleep 0.05; done; seq 100000", 30)
+    print(f"seconds: {took:.2f}, of which the cut takes {2.0 if count else 0.0}")
     assert answer.ok, answer
     assert answer.result.output.endswith("100000\n")
     assert "reconnected" in [n.code for n in answer.notices]
@@ -291,21 +296,23 @@ def test_an_engine_that_stays_away(
 ) -> None:
     monkeypatch.setattr(reaching, "RECONNECT_SECONDS", 2.0)
     env = kept(name="stays-away")
-    answer, took = in_a_run(env, proxy.close, "sleep 100", 30)
+    with Heartbeat() as heart:
+        answer, took = in_a_run(env, proxy.close, "sleep 100", 30)
     assert answer.code is ErrorCode.sandbox_unavailable
     assert "attach('stays-away')" in answer.hint
     assert took > 1.5
-    assert in_time(took, 2.0 + 3.0)
+    assert in_time(took, 2.0 + 3.0, heart)
     within(3.0, env.close)
     assert not gone(env.container_id)
 
 
 def test_the_death_of_the_container_is_told_at_once(kept: Callable[..., DockerEnvironment]) -> None:
     env = kept()
-    answer, took = in_a_run(env, lambda: docker_here().api.kill(env.container_id), "sleep 100", 30)
+    with Heartbeat() as heart:
+        answer, took = in_a_run(env, lambda: docker_here().api.kill(env.container_id), "sleep 100", 30)
     assert answer.code is ErrorCode.sandbox_unavailable
     assert "killed from outside" in answer.error
-    assert in_time(took, 2.0)
+    assert in_time(took, 2.0, heart)
 
 
 def test_a_stopped_orchestrator_that_holds_up_the_output_can_be_replaced(
@@ -367,21 +374,22 @@ def test_a_pause_does_not_count(keep: bool) -> None:
     env = DockerEnvironment(IMAGE, limits=SMALL, keep=keep).start()
     try:
         answers: list[Any] = []
-        thread = threading.Thread(target=lambda: answers.append(env.run("sleep 1.5; echo done", timeout_seconds=2.0)))
+        command = "touch begun; until [ -e go ]; do sleep 0.05; done; echo done"
+        thread = threading.Thread(target=lambda: answers.append(env.run(command, timeout_seconds=4.0)))
         thread.start()
-        time.sleep(0.5)
+        assert eventually(lambda: env.stat("begun").ok)
         env.pause()
         env.pause()
         refused, _ = within(0.1, lambda: env.run("true"))
         assert refused.code is ErrorCode.sandbox_paused
         assert "resume()" in refused.hint
         assert env.upload(b"x", "x").code is ErrorCode.sandbox_paused  # type: ignore[union-attr]
-        time.sleep(6)
+        time.sleep(6.5)  # the host gives up 2 s after the deadline
         assert not answers
         env.resume()
         env.resume()
+        env.write("go", "").unwrap()
         thread.join(10)
-        # sleep measures by the clock, which went on; what counts is that its deadline did not pass meanwhile
         assert answers[0].unwrap().output == "done\n"
         assert env.run("sleep 5", timeout_seconds=0.5).code is ErrorCode.timeout  # type: ignore[union-attr]
     finally:
@@ -439,8 +447,9 @@ def test_the_sweep_takes_paused_ones_of_the_dead_and_no_others(kept: Callable[..
 def test_a_kept_one_that_was_left_paused_is_woken_and_ends(
     kept: Callable[..., DockerEnvironment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphans, "MARGIN_SECONDS", 1.0)
-    process, ident, _ = orchestrator(keep_seconds=1.0)
+    # It is woken after one second. The 3 s are the time that the guest leaves for the pause.
+    monkeypatch.setattr(orphans, "MARGIN_SECONDS", -2.0)
+    process, ident, _ = orchestrator(keep_seconds=3.0)
     docker_here().api.pause(ident)
     end(process)
 
@@ -450,7 +459,7 @@ def test_a_kept_one_that_was_left_paused_is_woken_and_ends(
 
     sweep()
     assert docker_here().api.inspect_container(ident)["State"]["Paused"], "nobody knows yet for how long it was left"
-    time.sleep(2.5)
+    time.sleep(1.2)
     sweep()
     assert eventually(lambda: gone(ident), 10.0)
 

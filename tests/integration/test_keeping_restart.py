@@ -15,7 +15,7 @@ from sandbox.docker.kept import attach as reaching
 from sandbox.docker.kept import orphans
 from sandbox.errors import ErrorCode
 
-from .observing import eventually
+from .observing import eventually, in_workspace
 from .own_engine import IMAGE, OwnEngine, running
 from .test_engine_faults import _sockets_of_lost_engines, in_a_run
 
@@ -48,10 +48,17 @@ def test_a_kept_sandbox_lives_through_restarts_of_its_engine(
     # A daemon that was killed leaves its containerd, and the next one needs 20 to 40 s until it has got over that.
     monkeypatch.setattr(reaching, "RECONNECT_SECONDS", 90.0)
     env = DockerEnvironment(IMAGE, limits=SMALL, keep=True).start()
+
+    def restart_and_go_on(*, kill: bool) -> None:
+        restart(engine, kill=kill)
+        go.touch()
+
     try:
+        go = in_workspace(env, "go")
         for kill in (False, True):
             began = time.monotonic()
-            answer, took = in_a_run(env, partial(restart, engine, kill=kill), "echo x >> ran; sleep 2; seq 20000", 60)
+            command = "echo x >> ran; until [ -e go ]; do sleep 0.05; done; rm go; seq 20000"
+            answer, took = in_a_run(env, partial(restart_and_go_on, kill=kill), command, 60)
             assert answer.ok, answer
             assert answer.result.output.endswith("20000\n")
             assert "reconnected" in [notice.code for notice in answer.notices]

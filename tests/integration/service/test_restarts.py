@@ -216,8 +216,9 @@ def test_one_that_nobody_uses_ends_as_it_was_asked_to(mortal: ServiceProcess) ->
 
 def test_one_that_nobody_uses_ends_though_no_service_is_there(mortal: ServiceProcess, engine: OwnEngine) -> None:
     with Api(mortal) as api:
-        ident, works = api.create(image=IMAGE, idle_seconds=3), api.create(image=IMAGE, idle_seconds=3)
+        works = api.create(image=IMAGE, idle_seconds=4)
         api.run(works, "sleep 600", background=True)
+        ident = api.create(image=IMAGE, idle_seconds=4)
         mortal.kill()
         assert eventually(lambda: len(engine.containers()) == 1, 30)
     mortal.start()
