@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 # All workers may be busy. What a command waits for is left out then: the answer must not be late for it.
 EXAMINE_SECONDS = 0.2
-STALL_SECONDS = 0.1  # shorter for a command whose time is over, which has to be gone 0.25 s later
+# After the deadline of a command, which has to be gone 0.25 s after it; the least is what a look takes if a processor is free.
+STALL_SECONDS, LEAST_STALL_SECONDS = 0.1, 0.03
 # When the output pauses for this long while the command waits for more input, its answer is complete. The pause grows, so that a
 # long wait costs few looks into /proc.
 QUIET_SECONDS, LONGEST_QUIET_SECONDS = 0.08, 1.0
@@ -55,7 +56,8 @@ class Interaction:
 
     def find_stall(self, command: Command, report: Callable[[Wait], None]) -> None:
         """Call ``report`` with what keeps ``command`` from ending, see ``explain_stall``; None as in ``find_wait``."""
-        self._examine(command, _explain_stall, STALL_SECONDS, report)
+        late = time.monotonic() - command.timer.due if command.timer is not None else 0.0
+        self._examine(command, _explain_stall, max(LEAST_STALL_SECONDS, STALL_SECONDS - late), report)
 
     def _examine(
         self, command: Command, read: Callable[[int, str | None], Wait], seconds: float, report: Callable[[Wait], None]
