@@ -81,15 +81,18 @@ TREES = {
 
 @pytest.mark.parametrize("name", TREES)
 def test_cpu_time_of_the_whole_tree(small: DockerEnvironment, name: str) -> None:
-    before = small.usage().unwrap().cpu_seconds or 0.0
-    result = refused(
-        small.run(f"echo so far; {TREES[name]}", cpu_seconds=0.6, timeout_seconds=55),
-        ErrorCode.cpu_limit, "the limit is 0.6 s", "Nothing it started is left", "This limit cannot be raised from here",
-    )  # fmt: skip
+    for _ in range(3):  # a guest that is late looks late, and two processors go on until then: another try, with the same bounds
+        before = small.usage().unwrap().cpu_seconds or 0.0
+        result = refused(
+            small.run(f"echo so far; {TREES[name]}", cpu_seconds=0.6, timeout_seconds=55),
+            ErrorCode.cpu_limit, "the limit is 0.6 s", "Nothing it started is left", "This limit cannot be raised from here",
+        )  # fmt: skip
+        used = (small.usage().unwrap().cpu_seconds or 0.0) - before  # by the kernel's own count
+        if result.cpu_seconds < 1.5 and used < 2.5:
+            break
     assert result.output == "so far\n"
-    # On a busy machine the guest may look 3 s late, and two processors go on until then.
-    assert 0.6 <= result.cpu_seconds < 8
-    assert (small.usage().unwrap().cpu_seconds or 0.0) - before < 10  # by the kernel's own count
+    assert 0.6 <= result.cpu_seconds < 1.5
+    assert used < 2.5
     assert of_commands(small) == []
 
 
