@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -152,36 +153,33 @@ def test_what_the_user_may_not_delete_stays(place: Place, workspace: Path) -> No
     assert (workspace / "d/f").exists()
 
 
+FLIPS = """
+import ctypes, sys
+flip = ctypes.CDLL(None).renameat2
+print(flush=True)
+while True:
+    flip(-100, b"round/t/flip", -100, b"round/link", 2)
+"""
+
+
 def test_no_race_deletes_outside(place: Place, workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
-    libc = ctypes.CDLL(None)
-    stop = threading.Event()
-
-    def flip() -> None:
-        while not stop.is_set():
-            libc.renameat2(-100, os.fsencode(workspace / "t/flip"), -100, os.fsencode(workspace / "other"), 2)
-
-    thread = threading.Thread(target=flip)
-    thread.start()
-    try:
-        for _ in range(300):
-            (tmp_path / "outside/f").touch()
-            (workspace / "t").mkdir(exist_ok=True)
-            try:
-                (workspace / "t/flip").mkdir()
-                (workspace / "other").symlink_to(tmp_path / "outside")
-            except FileExistsError:
-                pass
-            try:
-                call(place, delete, path="t", recursive=True)
-            except Fault as refused:
-                if refused.code not in ("not_a_directory", "path_invalid", "path_not_found", "directory_not_empty"):
-                    raise
-            assert (tmp_path / "outside/f").exists()
-            for name in ("t/flip", "other"):
-                leftover = workspace / name
-                if leftover.is_symlink():
-                    leftover.unlink(missing_ok=True)
-    finally:
-        stop.set()
-        thread.join()
+    outside = tmp_path / "outside/f"
+    with subprocess.Popen([sys.executable, "-c", FLIPS], cwd=workspace, stdout=subprocess.PIPE) as flips:
+        assert flips.stdout
+        flips.stdout.readline()
+        try:
+            for n in range(300):
+                outside.touch()
+                (workspace / "next/t/flip").mkdir(parents=True)
+                (workspace / "next/link").symlink_to(tmp_path / "outside")
+                (workspace / "next").rename(workspace / "round")
+                try:
+                    call(place, delete, path="round/t", recursive=True)
+                except Fault as refused:
+                    if refused.code not in ("not_a_directory", "path_invalid", "path_not_found", "directory_not_empty"):
+                        raise
+                assert outside.exists()
+                (workspace / "round").rename(workspace / f"over-{n}")
+        finally:
+            flips.kill()
