@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 TEXT_CHARS = 500  # of a command's text that is remembered
 # A run that waited for its session longer than this says so in a notice.
 UNNOTICED_WAIT_SECONDS = 1.0
+# How long before the end of a command's time it is found out what keeps it from ending. Not at the end: it has to be gone 0.25 s
+# after that, and beside a hundred processes that compute the look can take half of this.
+LOOK_AHEAD_SECONDS = 0.2
 
 
 def run(processes: Processes, args: dict[str, Any], reply: Reply, event: Callable[[str], None]) -> Callable[[], None]:
@@ -87,6 +90,7 @@ class RunRequest:
         self._turn: Callable[[], None] | None = None
         self._wait_notices: list[dict[str, Any]] = []
         self._plain = plain
+        self._stall: dict[str, Any] = {}
 
     def wait_for_session(self, event: Callable[[str], None]) -> None:
         """Wait for the session's foreground command to end, for at most ``timeout_seconds``, then start."""
@@ -166,7 +170,9 @@ class RunRequest:
             CpuLimit(processes, command, args["cpu_seconds"])
         command.start(processes.spawner, spec, stdin, None)
         if args.get("timeout_seconds") is not None and command.running:
-            command.timer = processes.reactor.after(args["timeout_seconds"], self._timed_out)
+            seconds = args["timeout_seconds"]
+            ahead = min(LOOK_AHEAD_SECONDS, seconds / 2)
+            command.timer = processes.reactor.after(seconds - ahead, partial(self._look_for_stall, command, ahead))
         processes.memory_watch.wake()
         source: InputStream | None = args.get("feed")
         if source is not None and command.input is not None:
@@ -241,15 +247,18 @@ class RunRequest:
         self._answer({"result": result, "segments": segments, "notices": [notice]}, blob)
         command.end_stream()  # it has no reader from now on
 
-    def _timed_out(self) -> None:
-        command = self._command
-        if command is not None:
-            self._processes.find_stall(command, partial(self._stop_late, command))
+    def _look_for_stall(self, command: Command, left: float) -> None:
+        """Find what keeps a command from ending, ``left`` seconds before its time is over; it is stopped then in any case."""
+        late = time.monotonic() - command.timer.due if command.timer is not None else 0.0
+        command.timer = self._processes.reactor.after(left - late, partial(self._timed_out, command))
+        self._processes.find_stall(command, self._keep_stall)
 
-    def _stop_late(self, command: Command, stall: dict[str, Any] | None) -> None:
-        """Stop a command whose time is over, and remember what kept it from ending."""
+    def _keep_stall(self, stall: dict[str, Any] | None) -> None:
+        self._stall = stall or {}
+
+    def _timed_out(self, command: Command) -> None:
         if command.running and not command.stopping:
-            command.stall = stall or {}
+            command.stall = self._stall
             self._processes.stop(command, "timeout", lambda _: None)
 
     def _ended(self, command: Command) -> None:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 # All workers may be busy. What a command waits for is left out then: the answer must not be late for it.
 EXAMINE_SECONDS = 0.2
-# After the deadline of a command, which has to be gone 0.25 s after it; the least is what a look takes if a processor is free.
-STALL_SECONDS, LEAST_STALL_SECONDS = 0.1, 0.03
 # When the output pauses for this long while the command waits for more input, its answer is complete. The pause grows, so that a
 # long wait costs few looks into /proc.
 QUIET_SECONDS, LONGEST_QUIET_SECONDS = 0.08, 1.0
@@ -52,19 +50,18 @@ class Interaction:
 
     def find_wait(self, command: Command, report: Callable[[Wait], None]) -> None:
         """Call ``report`` with what ``command`` waits for, or with None if it has ended or no worker was free in time."""
-        self._examine(command, _explain_wait, EXAMINE_SECONDS, lambda wait: report(_with_echo(wait, command)))
+        self._examine(command, _explain_wait, lambda wait: report(_with_echo(wait, command)))
 
     def find_stall(self, command: Command, report: Callable[[Wait], None]) -> None:
         """Call ``report`` with what keeps ``command`` from ending, see ``explain_stall``; None as in ``find_wait``."""
-        late = time.monotonic() - command.timer.due if command.timer is not None else 0.0
-        self._examine(command, _explain_stall, max(LEAST_STALL_SECONDS, STALL_SECONDS - late), report)
+        self._examine(command, _explain_stall, report)
 
     def _examine(
-        self, command: Command, read: Callable[[int, str | None], Wait], seconds: float, report: Callable[[Wait], None]
+        self, command: Command, read: Callable[[int, str | None], Wait], report: Callable[[Wait], None]
     ) -> None:
         """Call ``read`` in a worker for the processes below the command's runner, and ``report`` with what it returns.
 
-        ``report`` gets None after ``seconds``.
+        ``report`` gets None after EXAMINE_SECONDS.
         """
         runner, source = command.runner, command.input
         if runner is None or not command.running:
@@ -90,7 +87,7 @@ class Interaction:
                 wait = None
             self._reactor.hand_over(partial(finish, wait))
 
-        timer = self._reactor.after(seconds, lambda: report_once(None))
+        timer = self._reactor.after(EXAMINE_SECONDS, lambda: report_once(None))
         self._workers.submit(work, watching=True)
 
     def wait_for(self, args: dict[str, Any], reply: Reply) -> Callable[[], None] | None:
