@@ -15,9 +15,10 @@ import pytest
 from sandbox.guest.pages.driver import tab
 from sandbox.guest.pages.driver.chromium import Chromium
 from sandbox.guest.pages.driver.devtools import LateError
+from sandbox.guest.pages.driver.session import Session
 from sandbox.guest.pages.driver.tabs import Tabs
 
-URL, FRAME = "http://page.example/", "the frame"
+URL, FRAME, SESSION = "http://page.example/", "the frame", "the session"
 
 
 Said = list[dict[str, Any] | float]  # what the browser says, and seconds for which it says nothing
@@ -52,7 +53,7 @@ class Recorded:
                     events.write(pending)
 
     def _answer(self, call: dict[str, Any]) -> Said:
-        answer = {"id": call["id"], "result": {}}
+        answer = {"id": call["id"], "result": {"executionContextId": 1}}
         if call["method"] == "Target.createTarget":
             return [self._attached(), {"id": call["id"], "result": {"targetId": f"t{self._made}"}}]
         if call["method"] == "Target.setAutoAttach" and "sessionId" not in call:
@@ -74,8 +75,10 @@ class Recorded:
     def _of_tab(self, said: dict[str, Any] | float, number: int, session: str) -> dict[str, Any] | float:
         if isinstance(said, float):
             return said
-        of_tab = json.loads(json.dumps(said).replace(FRAME, session.replace("s", "t")))
-        return {"id": number, **of_tab} if "result" in of_tab else {"sessionId": session, **of_tab}
+        of_tab = json.loads(json.dumps(said).replace(FRAME, session.replace("s", "t")).replace(SESSION, session))
+        if "result" in of_tab:
+            return {"id": number, **of_tab}
+        return of_tab if of_tab["method"].startswith("Target.") else {"sessionId": session, **of_tab}
 
     def end(self) -> None:
         """Wait until every call is answered, and end."""
@@ -104,25 +107,39 @@ def answered(document: str) -> dict[str, Any]:
     return {"result": {"frameId": FRAME, "loaderId": document}}
 
 
+LOADED = {"method": "Page.frameStoppedLoading", "params": {"frameId": FRAME}}
+CLOSED = {"method": "Target.detachedFromTarget", "params": {"sessionId": SESSION}}
 DOWNLOADS = {"method": "Page.downloadWillBegin", "params": {"frameId": FRAME, "guid": "g", "url": "data:,x"}}
 
-Start = Callable[[Callable[[int], Said]], tuple[Tabs, Recorded]]
+Start = Callable[[Callable[[int], Said]], tuple[Session, Recorded]]
+StartTabs = Callable[[Callable[[int], Said]], tuple[Tabs, Recorded]]
 
 
 @pytest.fixture
-def start(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start_session(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start a recorded browser, in whose tabs a request may take 0.2 s."""
     monkeypatch.setattr(tab, "REQUEST_SECONDS", 0.2)
     browsers: list[Recorded] = []
 
-    def started(navigate: Callable[[int], Said]) -> tuple[Tabs, Recorded]:
+    def started(navigate: Callable[[int], Said]) -> tuple[Session, Recorded]:
         browsers.append(Recorded(navigate))
         ends = SimpleNamespace(read_fd=browsers[-1].read_fd, write_fd=browsers[-1].write_fd)
-        return Tabs(cast("Chromium", ends), str(tmp_path)), browsers[-1]
+        return Session(cast("Chromium", ends), str(tmp_path)), browsers[-1]
 
     yield started
     for each in browsers:
         each.end()
+
+
+@pytest.fixture
+def start(start_session: Start) -> StartTabs:
+    """Start a recorded browser for its tabs alone."""
+
+    def started(navigate: Callable[[int], Said]) -> tuple[Tabs, Recorded]:
+        session, browser = start_session(navigate)
+        return session.tabs, browser
+
+    return started
 
 
 COMES = [asked("again"), requested("again"), answered("again"), shown("again")]
@@ -134,7 +151,7 @@ DROPPED: dict[str, Said] = {
 
 
 @pytest.mark.parametrize("what", DROPPED)
-def test_a_navigation_that_is_dropped_before_its_request_is_tried_again(start: Start, what: str) -> None:
+def test_a_navigation_that_is_dropped_before_its_request_is_tried_again(start: StartTabs, what: str) -> None:
     tabs, browser = start(lambda count: [*DROPPED[what]] if count == 1 else [*COMES])
     tabs.navigate(tabs.current, URL, time.monotonic() + 60)
     browser.end()
@@ -142,7 +159,7 @@ def test_a_navigation_that_is_dropped_before_its_request_is_tried_again(start: S
     assert tabs.current.shown == {"again": False}
 
 
-def test_the_third_try_is_in_a_new_tab(start: Start) -> None:
+def test_the_third_try_is_in_a_new_tab(start: StartTabs) -> None:
     late: Said = [asked("again"), shown("blank"), 0.5, *COMES[1:]]  # there is no fourth
     tabs, browser = start(lambda count: [*DROPPED["another page is shown"]] if count < 3 else late)
     tabs.navigate(tabs.current, URL, time.monotonic() + 60)
@@ -168,7 +185,7 @@ WAITS: dict[str, Said] = {
 
 
 @pytest.mark.parametrize("what", WAITS)
-def test_a_navigation_that_goes_on_is_waited_for(start: Start, what: str) -> None:
+def test_a_navigation_that_goes_on_is_waited_for(start: StartTabs, what: str) -> None:
     """A second try would use up a link that works once."""
     tabs, browser = start(lambda _: [*WAITS[what]])
     tabs.navigate(tabs.current, URL, time.monotonic() + 60)
@@ -177,7 +194,7 @@ def test_a_navigation_that_goes_on_is_waited_for(start: Start, what: str) -> Non
     assert tabs.current.shown["next"] is False
 
 
-def test_a_page_that_does_not_answer_is_asked_for_once(start: Start) -> None:
+def test_a_page_that_does_not_answer_is_asked_for_once(start: StartTabs) -> None:
     tabs, browser = start(lambda _: [asked("next"), requested("next")])
     with pytest.raises(LateError):
         tabs.navigate(tabs.current, URL, time.monotonic() + 0.8)
@@ -185,9 +202,28 @@ def test_a_page_that_does_not_answer_is_asked_for_once(start: Start) -> None:
     assert browser.navigations == ["s1"]
 
 
-def test_no_tab_is_replaced_after_the_deadline(start: Start) -> None:
+def test_no_tab_is_replaced_after_the_deadline(start: StartTabs) -> None:
     tabs, browser = start(lambda _: [*DROPPED["another page is shown"]])
     with pytest.raises(LateError):
         tabs.navigate(tabs.current, URL, time.monotonic() + 0.22)
     browser.end()
     assert browser.navigations == ["s1"]
+
+
+LEAVES = {
+    "it is opened in the tab": {"do": "open", "url": URL, "seconds": 60},
+    "a step opens it": {"do": "interact", "steps": [{"action": "goto", "value": URL}], "seconds": 60},
+}
+
+
+@pytest.mark.parametrize("leaves", LEAVES)
+def test_a_page_is_opened_again_once_if_the_page_before_closes_the_tab(start_session: Start, leaves: str) -> None:
+    """What another tab shows was told as if it was the page that was asked for."""
+    session, browser = start_session(lambda _: [*COMES, LOADED, CLOSED])
+    before = session.tabs.current
+    session.tabs.open_empty(time.monotonic() + 60)
+    answer = session.handle(LEAVES[leaves])
+    browser.end()
+    assert browser.navigations == ["s2", "s3"]
+    assert "fault" not in answer
+    assert session.tabs.current is before  # a page that closes itself is gone

@@ -80,12 +80,20 @@ class Session:
         if not request.get("stay") or tab.requested != request["url"]:
             tab.forget()
             self.tabs.navigate(tab, str(request["url"]), deadline)
+            complete = self.tabs.downloads.refused is None and self._arrived(deadline)
             if self.tabs.downloads.refused is not None:
                 return {"result": {"download": self.tabs.downloads.refused}}
-        complete = self._settled(deadline)
+        else:
+            complete = self._settled(deadline)
         return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "complete": complete}}
 
+    def _arrived(self, deadline: float) -> bool:
+        """Wait for the page of a URL that was opened just now. Returns as ``_settled``."""
+        complete = self._settled(deadline)
+        return self._settled(deadline) if self.tabs.open_again(deadline) else complete
+
     def _settled(self, deadline: float) -> bool:
+        """Wait until the page rests, or that of the tab that is shown when this one is gone. Returns whether all of it is there."""
         tab = self.tabs.current
         try:
             tab.settle(deadline)
@@ -212,7 +220,7 @@ class Session:
         lines = self._outline_lines(tab, deadline) if step.get("action") not in ("goto", "tab", "close_tab") else []
         url, tabs_before, dialogs, messages = tab.url, set(self.tabs.all()), tab.dialog_count, tab.console_count
         told = self._steps.perform(step, deadline)
-        complete = self._settled(deadline)
+        complete = self._arrived(deadline) if step.get("action") == "goto" else self._settled(deadline)
         same = self.tabs.current is tab and tab.dialog is None and tab.url.partition("#")[0] == url.partition("#")[0]
         after = self._outline_lines(tab, deadline) if lines and same else []
         now = self.tabs.current

@@ -31,6 +31,7 @@ class Tabs:
         self._count = 0
         self._current: Tab | None = None
         self.visited = False  # whether any page was asked for
+        self._opened: Tab | None = None  # the tab of the URL that was opened last
         self.tools = DevTools(chromium.read_fd, chromium.write_fd, self._on_event)
         self.downloads = Downloads(self.tools, os.path.join(folder, "downloads"))
         deadline = time.monotonic() + START_SECONDS
@@ -219,7 +220,7 @@ class Tabs:
         if tries > 1 and ((aborted and not instead) or (comes and not self._stays(tab, document, deadline))):
             self.navigate(tab, url, deadline, tries=tries - 1)
             return
-        self._current = tab  # not a window that the page before opened as it was left
+        self._current = self._opened = tab  # not a window that the page before opened as it was left
         if problem and not instead:
             tab.loaded = tab.unreachable = True
             code = "too_many_redirects" if "TOO_MANY_REDIRECTS" in problem else "connection_failed"
@@ -234,6 +235,14 @@ class Tabs:
         if tab.refused:
             tab.unreachable = True
             raise StepError("connection_failed", url=url, problem="refused", refused=True)
+
+    def open_again(self, deadline: float) -> bool:
+        """Open the last URL in a new tab if its own is gone: the page before may have closed it. Returns whether it was opened."""
+        tab = self._opened
+        if tab is None or not tab.gone:
+            return False
+        self.navigate(tab, tab.requested, deadline)
+        return True
 
     def _answered_without_page(self, tab: Tab, document: str, deadline: float) -> bool:
         """Wait until it is known why a navigation was aborted. Returns whether its answer was a download, or had no page."""
