@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -66,6 +67,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None and shares(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def pytest_collection_finish() -> None:
+    """Leave the collected tests out of what the garbage collector searches: that took a twentieth of the tests' time."""
+    gc.collect()
+    gc.freeze()
 
 
 def shares(item: pytest.Item) -> bool:
