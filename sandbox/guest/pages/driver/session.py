@@ -77,20 +77,18 @@ class Session:
 
     def _open(self, request: Fields, deadline: float) -> Fields:
         tab = self.tabs.current
-        if not request.get("stay") or tab.requested != request["url"]:
+        opens = not request.get("stay") or tab.requested != request["url"]
+        if opens:
             tab.forget()
             self.tabs.navigate(tab, str(request["url"]), deadline)
-            complete = self.tabs.downloads.refused is None and self._arrived(deadline)
             if self.tabs.downloads.refused is not None:
                 return {"result": {"download": self.tabs.downloads.refused}}
-        else:
+        for may_open in (opens, False):
             complete = self._settled(deadline)
-        return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "complete": complete}}
-
-    def _arrived(self, deadline: float) -> bool:
-        """Wait for the page of a URL that was opened just now. Returns as ``_settled``."""
-        complete = self._settled(deadline)
-        return self._settled(deadline) if self.tabs.open_again(deadline) else complete
+            found = self._state(request, deadline + COLLECT_SECONDS / 2)
+            if not may_open or not self.tabs.open_again(deadline):
+                break
+        return {"result": {**found, "complete": complete}}
 
     def _settled(self, deadline: float) -> bool:
         """Wait until the page rests, or that of the tab that is shown when this one is gone. Returns whether all of it is there."""
@@ -219,8 +217,7 @@ class Session:
         tab.begin()
         lines = self._outline_lines(tab, deadline) if step.get("action") not in ("goto", "tab", "close_tab") else []
         url, tabs_before, dialogs, messages = tab.url, set(self.tabs.all()), tab.dialog_count, tab.console_count
-        told = self._steps.perform(step, deadline)
-        complete = self._arrived(deadline) if step.get("action") == "goto" else self._settled(deadline)
+        told, complete = self._perform(step, deadline)
         same = self.tabs.current is tab and tab.dialog is None and tab.url.partition("#")[0] == url.partition("#")[0]
         after = self._outline_lines(tab, deadline) if lines and same else []
         now = self.tabs.current
@@ -248,6 +245,13 @@ class Session:
         if same and now is tab:
             changes += _difference(lines, after)
         return {**told, "action": step.get("action"), "changes": [each[:CHANGE_CHARS] for each in changes]}
+
+    def _perform(self, step: Fields, deadline: float) -> tuple[Fields, bool]:
+        """Carry out a step and wait for its page. Returns what is to be told of it, and as ``_settled``."""
+        told, complete = self._steps.perform(step, deadline), self._settled(deadline)
+        if step.get("action") == "goto" and self.tabs.open_again(deadline):
+            complete = self._settled(deadline)
+        return told, complete
 
     def _screenshot(self, request: Fields, deadline: float) -> Fields:
         self._require_page()
