@@ -145,7 +145,7 @@ _USES: dict[str, Callable[[Fields], tuple[str, str]]] = {
         f"Tabs: {f.get('tabs')}. Give one of these numbers, or new.",
     ),
     "tab_closed": lambda _: (
-        "The page closed its tab during this step.",
+        "The page closed its tab.",
         "See in the result what the current tab shows, and go on there; do the step again only if it was not done.",
     ),
     "too_many_tabs": lambda f: (

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 TEXT_CHARS = 500  # of a command's text that is remembered
 # A run that waited for its session longer than this says so in a notice.
 UNNOTICED_WAIT_SECONDS = 1.0
-# How long before the end of a command's time it is found out what keeps it from ending. Not at the end: it has to be gone 0.25 s
-# after that, and beside a hundred processes that compute the look can take half of this.
+# How long before the end of a command's time it is found out what keeps it from ending. Not at the end: the command has to be gone
+# 0.25 s later, and beside a hundred processes that compute the look can take half of that.
 LOOK_AHEAD_SECONDS = 0.2
 
 

@@ -72,7 +72,7 @@ def explain_wait(
 
 
 def explain_stall(root: int, stdin: str | None) -> dict[str, Any]:
-    """Explain what keeps the command below ``root`` from ending, just before it is killed for its time.
+    """Explain what keeps the command below ``root`` from ending, shortly before it is killed for its time.
 
     Returns {"wait", "ports", "reads_end"}: what ``explain_wait`` returns, the TCP ports it serves, and whether it reads over and
     over from an input that has ended.

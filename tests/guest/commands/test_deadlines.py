@@ -18,12 +18,13 @@ from tests.guest.calls import place_at, running_processes
 STALL = {"wait": {"kind": "sleep", "pid": 1, "program": "sleep", "detail": "nanosleep"}, "ports": [], "reads_end": False}
 
 
+@pytest.mark.parametrize(("seconds", "ahead"), [(0.2, 0.1), (0.5, 0.2)])
 @pytest.mark.parametrize("found", [None, STALL])
 def test_a_command_ends_at_its_deadline_whether_the_look_before_it_is_done_or_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Any, seconds: float, ahead: float
 ) -> None:
     replies: queue.Queue[dict[str, Any]] = queue.Queue()
-    args = {"command": "exec sleep 100", "session": "default", "timeout_seconds": 0.4, "keep_output_bytes": 1000}
+    args = {"command": "exec sleep 100", "session": "default", "timeout_seconds": seconds, "keep_output_bytes": 1000}
     looked: list[float] = []
     timers: list[float] = []
 
@@ -50,8 +51,9 @@ def test_a_command_ends_at_its_deadline_whether_the_look_before_it_is_done_or_no
         (command,) = running.processes.commands.values()
         assert fault.code == "timeout"
         assert len(looked) == 1
+        assert timers[0] == pytest.approx(seconds - ahead)
         assert looked[0] < command.ended
-        assert timers[0] == 0.2
+        assert command.ended - command.started >= seconds - 0.001
         assert fault.fields.get("wait") == (found and found["wait"])
 
 

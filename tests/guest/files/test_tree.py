@@ -154,20 +154,22 @@ def test_what_the_user_may_not_delete_stays(place: Place, workspace: Path) -> No
 
 
 FLIPS = """
-import ctypes, sys
-flip = ctypes.CDLL(None).renameat2
-print(flush=True)
-while True:
-    flip(-100, b"round/t/flip", -100, b"round/link", 2)
+import ctypes, os, sys
+flip = ctypes.CDLL(None, use_errno=True).renameat2
+print("flips", flush=True)
+while os.getppid() == int(sys.argv[1]):
+    if flip(-100, b"round/t/flip", -100, b"round/link", 2):
+        assert ctypes.get_errno() in (2, 20), ctypes.get_errno()
 """
 
 
 def test_no_race_deletes_outside(place: Place, workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     outside = tmp_path / "outside/f"
-    with subprocess.Popen([sys.executable, "-c", FLIPS], cwd=workspace, stdout=subprocess.PIPE) as flips:
+    command = [sys.executable, "-c", FLIPS, str(os.getpid())]
+    with subprocess.Popen(command, cwd=workspace, stdout=subprocess.PIPE) as flips:
         assert flips.stdout
-        flips.stdout.readline()
+        assert flips.stdout.readline() == b"flips\n"
         try:
             for n in range(300):
                 outside.touch()
@@ -181,5 +183,6 @@ def test_no_race_deletes_outside(place: Place, workspace: Path, tmp_path: Path) 
                         raise
                 assert outside.exists()
                 (workspace / "round").rename(workspace / f"over-{n}")
+            assert flips.poll() is None
         finally:
             flips.kill()

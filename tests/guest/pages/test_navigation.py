@@ -29,6 +29,7 @@ class Recorded:
 
     def __init__(self, navigate: Callable[[int], Said]) -> None:
         self.navigations: list[str] = []  # the tab of each
+        self.closes_when_read: set[str] = set()  # tabs
         self._navigate = navigate
         self._made = 0
         self._calls, self.write_fd = os.pipe()
@@ -61,9 +62,11 @@ class Recorded:
         if call["method"] == "Target.closeTarget":
             session = call["params"]["targetId"].replace("t", "s")
             return [answer, {"method": "Target.detachedFromTarget", "params": {"sessionId": session}}]
+        session = call.get("sessionId", "")
+        if call["method"] == "Runtime.callFunctionOn" and session in self.closes_when_read:
+            return [self._of_tab(CLOSED, call["id"], session)]
         if call["method"] != "Page.navigate":
             return [answer]
-        session = call["sessionId"]
         self.navigations.append(session)
         return [self._of_tab(each, call["id"], session) for each in self._navigate(len(self.navigations))]
 
@@ -210,20 +213,52 @@ def test_no_tab_is_replaced_after_the_deadline(start: StartTabs) -> None:
     assert browser.navigations == ["s1"]
 
 
-LEAVES = {
-    "it is opened in the tab": {"do": "open", "url": URL, "seconds": 60},
-    "a step opens it": {"do": "interact", "steps": [{"action": "goto", "value": URL}], "seconds": 60},
+OPENS: dict[str, dict[str, Any]] = {
+    "open": {"do": "open", "url": URL, "seconds": 60},
+    "step": {"do": "interact", "steps": [{"action": "goto", "value": URL}], "seconds": 60},
 }
 
 
-@pytest.mark.parametrize("leaves", LEAVES)
-def test_a_page_is_opened_again_once_if_the_page_before_closes_the_tab(start_session: Start, leaves: str) -> None:
+@pytest.mark.parametrize("when", ["it comes", "it is read"])
+@pytest.mark.parametrize("opens", OPENS)
+def test_a_page_is_opened_again_if_the_page_before_closes_the_tab(start_session: Start, opens: str, when: str) -> None:
     """What another tab shows was told as if it was the page that was asked for."""
-    session, browser = start_session(lambda _: [*COMES, LOADED, CLOSED])
-    before = session.tabs.current
+    session, browser = start_session(lambda count: [*COMES, LOADED, *([CLOSED] if when == "it comes" and count == 1 else [])])
+    other = session.tabs.current
+    other.loaded = False  # it is not waited for
     session.tabs.open_empty(time.monotonic() + 60)
-    answer = session.handle(LEAVES[leaves])
+    browser.closes_when_read = {"s2"} if when == "it is read" else set()
+    answer = session.handle(OPENS[opens])
     browser.end()
     assert browser.navigations == ["s2", "s3"]
     assert "fault" not in answer
-    assert session.tabs.current is before  # a page that closes itself is gone
+    assert session.tabs.current.session == "s3"
+
+
+@pytest.mark.parametrize("when", ["it comes", "it is read"])
+@pytest.mark.parametrize("opens", OPENS)
+def test_a_page_that_closes_its_own_tab_is_opened_twice_and_told_as_closed(
+    start_session: Start, opens: str, when: str
+) -> None:
+    session, browser = start_session(lambda _: [*COMES, LOADED, *([CLOSED] if when == "it comes" else [])])
+    other = session.tabs.current
+    session.tabs.open_empty(time.monotonic() + 60)
+    browser.closes_when_read = {"s2", "s3"}
+    answer = session.handle(OPENS[opens])
+    browser.end()
+    assert browser.navigations == ["s2", "s3"]
+    assert (answer["fault"], answer["fields"]) == ("element_not_usable", {"problem": "tab_closed"})
+    assert session.tabs.current is other
+    assert [each["current"] for each in answer["result"]["tabs"]] == [True]
+
+
+def test_a_tab_that_closes_in_a_later_step_is_not_opened_again(start_session: Start) -> None:
+    session, browser = start_session(lambda _: [*COMES, LOADED])
+    other = session.tabs.current
+    session.tabs.open_empty(time.monotonic() + 60)
+    assert "fault" not in session.handle(OPENS["open"])
+    browser.closes_when_read = {"s2"}
+    session.handle({"do": "interact", "steps": [{"action": "evaluate", "value": "close()"}], "seconds": 60})
+    browser.end()
+    assert browser.navigations == ["s2"]
+    assert session.tabs.current is other

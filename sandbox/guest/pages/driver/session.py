@@ -37,6 +37,7 @@ class Session:
 
     def handle(self, request: Fields) -> Fields:
         """Answer a request: {"result"} or {"fault", "fields", "result"}. Raises BrowserLostError."""
+        self.tabs.told()
         for tab in self.tabs.all():
             tab.begin()
         deadline = time.monotonic() + float(request["seconds"])
@@ -68,6 +69,7 @@ class Session:
 
     def _what_there_is(self, request: Fields) -> Fields | None:
         """Return the state of the page for a failure, as far as it can be had quickly."""
+        self.tabs.told()
         if request["do"] not in ("open", "interact"):
             return None
         try:
@@ -77,21 +79,17 @@ class Session:
 
     def _open(self, request: Fields, deadline: float) -> Fields:
         tab = self.tabs.current
-        opens = not request.get("stay") or tab.requested != request["url"]
-        if opens:
+        if not request.get("stay") or tab.requested != request["url"]:
             tab.forget()
             self.tabs.navigate(tab, str(request["url"]), deadline)
             if self.tabs.downloads.refused is not None:
                 return {"result": {"download": self.tabs.downloads.refused}}
-        for may_open in (opens, False):
-            complete = self._settled(deadline)
-            found = self._state(request, deadline + COLLECT_SECONDS / 2)
-            if not may_open or not self.tabs.open_again(deadline):
-                break
-        return {"result": {**found, "complete": complete}}
+        complete = self._settled(deadline)
+        return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "complete": complete}}
 
     def _settled(self, deadline: float) -> bool:
         """Wait until the page rests, or that of the tab that is shown when this one is gone. Returns whether all of it is there."""
+        self.tabs.open_again(deadline)
         tab = self.tabs.current
         try:
             tab.settle(deadline)
@@ -109,6 +107,8 @@ class Session:
 
     def _state(self, request: Fields, deadline: float) -> Fields:
         """Return what is told of the current tab, and forget what its page reported until now."""
+        if self.tabs.open_again(deadline):
+            self._settled(deadline)
         tab = self.tabs.current
         found: Fields = {
             "final_url": tab.url,
@@ -192,6 +192,7 @@ class Session:
         try:
             for step in request["steps"]:
                 done.append(self._one_step(step, deadline))  # noqa: PERF401  those before one that fails are told
+            return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "steps": done}}
         except StepError as error:
             state = self._what_there_is(request) or {}
             return {"fault": error.code, "fields": error.fields, "result": {**state, "steps": done}}
@@ -202,7 +203,6 @@ class Session:
                 "fields": fields,
                 "result": {**(self._what_there_is(request) or {}), "steps": done},
             }
-        return {"result": {**self._state(request, deadline + COLLECT_SECONDS / 2), "steps": done}}
 
     def _require_page(self) -> None:
         """Raise StepError if no page was ever asked for: the empty first tab is nothing to look at."""
@@ -217,7 +217,9 @@ class Session:
         tab.begin()
         lines = self._outline_lines(tab, deadline) if step.get("action") not in ("goto", "tab", "close_tab") else []
         url, tabs_before, dialogs, messages = tab.url, set(self.tabs.all()), tab.dialog_count, tab.console_count
-        told, complete = self._perform(step, deadline)
+        self.tabs.told()
+        told = self._steps.perform(step, deadline)
+        complete = self._settled(deadline)
         same = self.tabs.current is tab and tab.dialog is None and tab.url.partition("#")[0] == url.partition("#")[0]
         after = self._outline_lines(tab, deadline) if lines and same else []
         now = self.tabs.current
@@ -245,13 +247,6 @@ class Session:
         if same and now is tab:
             changes += _difference(lines, after)
         return {**told, "action": step.get("action"), "changes": [each[:CHANGE_CHARS] for each in changes]}
-
-    def _perform(self, step: Fields, deadline: float) -> tuple[Fields, bool]:
-        """Carry out a step and wait for its page. Returns what is to be told of it, and as ``_settled``."""
-        told, complete = self._steps.perform(step, deadline), self._settled(deadline)
-        if step.get("action") == "goto" and self.tabs.open_again(deadline):
-            complete = self._settled(deadline)
-        return told, complete
 
     def _screenshot(self, request: Fields, deadline: float) -> Fields:
         self._require_page()

@@ -31,7 +31,8 @@ class Tabs:
         self._count = 0
         self._current: Tab | None = None
         self.visited = False  # whether any page was asked for
-        self._opened: Tab | None = None  # the tab of the URL that was opened last
+        self._opened: Tab | None = None  # the tab that a URL was opened in, until its page is told
+        self._opened_again = False
         self.tools = DevTools(chromium.read_fd, chromium.write_fd, self._on_event)
         self.downloads = Downloads(self.tools, os.path.join(folder, "downloads"))
         deadline = time.monotonic() + START_SECONDS
@@ -220,7 +221,7 @@ class Tabs:
         if tries > 1 and ((aborted and not instead) or (comes and not self._stays(tab, document, deadline))):
             self.navigate(tab, url, deadline, tries=tries - 1)
             return
-        self._current = self._opened = tab  # not a window that the page before opened as it was left
+        self._current = tab  # not a window that the page before opened as it was left
         if problem and not instead:
             tab.loaded = tab.unreachable = True
             code = "too_many_redirects" if "TOO_MANY_REDIRECTS" in problem else "connection_failed"
@@ -229,6 +230,7 @@ class Tabs:
                 code, url=url, problem=problem, location=location, redirects=len(tab.redirects), refused=tab.refused
             )
         if comes:
+            self._opened = tab
             self.downloads.forget()  # those of pages: the URL has a page
         else:
             tab.loaded = True  # it changed a fragment, or downloads
@@ -236,11 +238,22 @@ class Tabs:
             tab.unreachable = True
             raise StepError("connection_failed", url=url, problem="refused", refused=True)
 
+    def told(self) -> None:
+        """Note that what a URL shows was told, or that it will not be: from now on a page may close its tab."""
+        self._opened, self._opened_again = None, False
+
     def open_again(self, deadline: float) -> bool:
-        """Open the last URL in a new tab if its own is gone: the page before may have closed it. Returns whether it was opened."""
+        """Open a URL once more, in a new tab, if its tab is gone before its page was told: the page before may have closed it.
+
+        Returns whether it was opened. Raises StepError if the new tab is gone as well: the page itself closes it.
+        """
         tab = self._opened
         if tab is None or not tab.gone:
             return False
+        if self._opened_again:
+            self.told()
+            raise StepError("element_not_usable", problem="tab_closed")
+        self._opened_again = True
         self.navigate(tab, tab.requested, deadline)
         return True
 
