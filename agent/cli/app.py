@@ -267,6 +267,12 @@ def _whole_process() -> Any:
         _ignore_interrupts()
 
 
+# Python keeps the frames of calls in pieces of 16 KiB. A call for which the piece has no room maps the next one, and unmaps it
+# as it returns: the imports of `gamebox run`, which nest deeply, do that 600 times. A frame of 20,000 slots gets a piece of
+# 256 KiB, and the calls below it have room there.
+_whole_process.__code__ = _whole_process.__code__.replace(co_stacksize=20_000)
+
+
 def _ignore_interrupts() -> None:
     """Ignore Ctrl-C from here on: it would break off, with a traceback, what is put away at the end of this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
