@@ -81,7 +81,7 @@ class Recorded:
         of_tab = json.loads(json.dumps(said).replace(FRAME, session.replace("s", "t")).replace(SESSION, session))
         if "result" in of_tab:
             return {"id": number, **of_tab}
-        return of_tab if of_tab["method"].startswith("Target.") else {"sessionId": session, **of_tab}
+        return of_tab if of_tab["method"].startswith(("Browser.", "Target.")) else {"sessionId": session, **of_tab}
 
     def end(self) -> None:
         """Wait until every call is answered, and end."""
@@ -250,6 +250,27 @@ def test_a_page_that_closes_its_own_tab_is_opened_twice_and_told_as_closed(
     assert (answer["fault"], answer["fields"]) == ("element_not_usable", {"problem": "tab_closed"})
     assert session.tabs.current is other
     assert [each["current"] for each in answer["result"]["tabs"]] == [True]
+
+
+@pytest.mark.parametrize("when", ["it comes", "it is read"])
+@pytest.mark.parametrize("opens", OPENS)
+def test_a_page_that_is_a_download_the_second_time_is_told_as_closed(start_session: Start, opens: str, when: str) -> None:
+    """The new tab would be told as an empty page."""
+    download = {"result": {"frameId": FRAME, "loaderId": "again", "isDownload": True, "errorText": "net::ERR_ABORTED"}}
+    begins = {"method": "Browser.downloadWillBegin", "params": {"guid": "g", "url": URL, "suggestedFilename": "x"}}
+
+    def navigate(count: int) -> Said:
+        if count == 1:
+            return [*COMES, LOADED, *([CLOSED] if when == "it comes" else [])]
+        return [asked("again"), requested("again"), begins, download]
+
+    session, browser = start_session(navigate)
+    session.tabs.open_empty(time.monotonic() + 60)
+    browser.closes_when_read = {"s2"} if when == "it is read" else set()
+    answer = session.handle(OPENS[opens])
+    browser.end()
+    assert browser.navigations == ["s2", "s3"]
+    assert (answer["fault"], answer["fields"]) == ("element_not_usable", {"problem": "tab_closed"})
 
 
 def test_a_tab_that_closes_in_a_later_step_is_not_opened_again(start_session: Start) -> None:
