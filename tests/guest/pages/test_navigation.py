@@ -30,6 +30,7 @@ class Recorded:
     def __init__(self, navigate: Callable[[int], Said]) -> None:
         self.navigations: list[str] = []  # the tab of each
         self.closes_when_read: set[str] = set()  # tabs
+        self.lost_contexts = 0  # how many times a page is replaced before the script that reads it is in it
         self._navigate = navigate
         self._made = 0
         self._calls, self.write_fd = os.pipe()
@@ -65,6 +66,9 @@ class Recorded:
         session = call.get("sessionId", "")
         if call["method"] == "Runtime.callFunctionOn" and session in self.closes_when_read:
             return [self._of_tab(CLOSED, call["id"], session)]
+        if call["method"] == "Runtime.evaluate" and "contextId" in call["params"] and self.lost_contexts:
+            self.lost_contexts -= 1
+            return [{"id": call["id"], "error": {"code": -32000, "message": "Cannot find context with specified id"}}]
         if call["method"] != "Page.navigate":
             return [answer]
         self.navigations.append(session)
@@ -283,3 +287,12 @@ def test_a_tab_that_closes_in_a_later_step_is_not_opened_again(start_session: St
     browser.end()
     assert browser.navigations == ["s2"]
     assert session.tabs.current is other
+
+
+@pytest.mark.parametrize(("lost", "fault"), [(5, None), (99, "timeout")])
+def test_a_page_that_is_replaced_before_it_is_read_is_read_again(start_session: Start, lost: int, fault: str | None) -> None:
+    session, browser = start_session(lambda _: [*COMES, LOADED])
+    browser.lost_contexts = lost
+    answer = session.handle(OPENS["open"])
+    browser.end()
+    assert answer.get("fault") == fault
