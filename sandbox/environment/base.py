@@ -151,8 +151,8 @@ class Environment(OperationMethods, StateMethods):
     def _owed_notices(self) -> tuple[Notice, ...]:
         """Return the notices that no answer has carried yet, each once: some came with requests that have no envelope."""
         found = []
-        with suppress(IndexError):  # several threads may be answered at once
-            while True:
+        while self._owed:
+            with suppress(IndexError):  # several threads may be answered at once
                 found.append(self._owed.popleft())
         return tuple(found)
 

@@ -36,7 +36,8 @@ def check_call(request: type[op.Request], args: Mapping[str, Any]) -> None:
     """
     from pydantic import ValidationError
 
-    plain = {name: _plain(value) for name, value in args.items()}
+    # Most are None or of a type that is valid as it is.
+    plain = {name: value if value is None or type(value) in _SINGLE else _plain(value) for name, value in args.items()}
     try:
         request.model_validate(plain, strict=True)
     except ValidationError as error:
@@ -86,7 +87,8 @@ def check_request(request: object, watch: object) -> None:
         raise TypeError(
             f"perform(): request must be a Request such as Run(command='ls'), not {given}; execute() takes a name."
         )
-    check_types("perform", watch=(watch, Watch | None))
+    if watch is not None:
+        check_types("perform", watch=(watch, Watch | None))
 
 
 def check_cancel(call: str, cancel: object) -> None:
@@ -133,8 +135,6 @@ def _nested(request: type[op.Request], problem: Any) -> str | None:
 
 def _plain(value: Any) -> Any:
     """``value`` in the one type of its kind that is valid strictly."""
-    if value is None or type(value) in _SINGLE:  # most are, and the abstract classes below take a microsecond each
-        return value
     if isinstance(value, Mapping):
         return dict(value)
     is_list = isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray | memoryview)

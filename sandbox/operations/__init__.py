@@ -210,6 +210,9 @@ def is_loaded() -> bool:
 
 def find(name: str) -> type[Request] | None:
     """Return the request of the operation ``name``, or None if it does not exist. Loads only the families that it needs."""
+    if is_loaded():
+        loaded: dict[str, type[Request]] = globals()["OPERATIONS"]
+        return loaded.get(name)
     from . import commands, table  # noqa: F401 - the family that most programs begin with
 
     if name not in table.OPERATIONS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -44,8 +44,7 @@ User = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A request as it goes to the guest: its arguments, and how ``Transport.request`` sends them and waits.
 
     The guest may be silent for ``timeout_seconds``, and its reply may have ``max_reply_bytes``. ``stdin``, or the ``content`` of a
@@ -213,7 +212,7 @@ class Change(Request):
     request_id: str | None = Field(None, min_length=1, max_length=64)
 
     def prepare(self, limits: Limits) -> Prepared:
-        return replace(super().prepare(limits), request_id=self.request_id)
+        return super().prepare(limits)._replace(request_id=self.request_id)
 
 
 class Transfer(Request):

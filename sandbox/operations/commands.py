@@ -6,7 +6,6 @@ import math
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -244,7 +243,7 @@ class Run(Change):
             waits_for_command=not self.background,
         )
         stdin = self.stdin.encode("utf-8", "surrogateescape") if isinstance(self.stdin, str) else self.stdin or b""
-        return self.reading_from(prepared, stdin) if len(stdin) > INLINE_BYTES else replace(prepared, stdin=stdin)
+        return self.reading_from(prepared, stdin) if len(stdin) > INLINE_BYTES else prepared._replace(stdin=stdin)
 
     def _timeout_seconds(self, limits: Limits) -> float | None:
         timeout = self.timeout_seconds
@@ -275,7 +274,7 @@ class Run(Change):
                 f"with background or wait_seconds, stdin can be text or bytes, at most {INLINE_BYTES} bytes: put more into a "
                 "file of the sandbox and redirect it (COMMAND < FILE)"
             )
-        return replace(prepared, args={**prepared.args, "stays_open": False}, source=source)
+        return prepared._replace(args={**prepared.args, "stays_open": False}, source=source)
 
     def result_fields(self, fields: dict[str, Any], blob: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:
         """See the base class; the output comes in segments of both streams."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import stat
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
@@ -115,7 +114,7 @@ class Write(Change):
             _check_size(self, len(self.content.encode("utf-8", "surrogatepass")), limits)
             return prepared
         _check_size(self, len(content), limits)
-        return replace(prepared, args={**prepared.args, "content": ""}, content=content)
+        return prepared._replace(args={**prepared.args, "content": ""}, content=content)
 
 
 class Candidate(Result):

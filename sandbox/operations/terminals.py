@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Self
 
@@ -116,7 +115,7 @@ class Send(Request):
         ask = partial(_ask_screen, host)
         if self.keys:
             keys = host.screens.application_keys(self.id, ask)
-            prepared = replace(prepared, args={**prepared.args, "application_keys": keys})
+            prepared = prepared._replace(args={**prepared.args, "application_keys": keys})
         fields, blob = host.ask(self.operation, prepared)
         return host.screens.add_screen(fields, ask), blob
 

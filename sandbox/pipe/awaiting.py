@@ -11,6 +11,7 @@ from typing import Any
 
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
+from sandbox.interrupts import Shield
 
 from .pending_request import GRACE_SECONDS, SHORT, Cut, PendingRequest
 from .sender import TURN_SECONDS
@@ -198,7 +199,8 @@ class _Task:
         if kind == Kind.REQUEST:
             pending.sent_by = sender
         try:
-            sent = sender.offer(kind, pending.channel, payload)
+            with Shield():
+                sent = sender.offer(kind, pending.channel, payload)
         except OSError:
             sent = None  # the transport words it, or has the request sent again
         if not sent:  # the rest of a frame that was begun goes before the next one

@@ -357,8 +357,10 @@ class PendingRequest:
     def wait_for_reply(self, pipe: Pipe, sink: Sink | None = None) -> tuple[dict[str, Any], bytes]:
         """Wait for the reply and return it; pass what is streamed back to ``sink``. Raises SandboxError."""
         while True:
-            with contextlib.suppress(Cut):
+            try:
                 self.catch_up(pipe)
+            except Cut:  # what follows it is told here
+                pass
             while not self.has_work:
                 self._wait(pipe)
             with self.lock:

@@ -85,11 +85,11 @@ class FrameSender:
             self._sink.has_room(min(left, TURN_SECONDS))
 
     def offer(self, kind: int, channel: int, payload: bytes | memoryview) -> bool | None:
-        """Send one frame without waiting: True if all of it was sent, None if nothing. Raises OSError.
+        """Send one frame without waiting: True if all of it was sent, None if nothing. Raises OSError. Call it within a Shield.
 
         False if it was begun: the next frame is sent after the rest.
         """
-        with Shield(), self._lock:
+        with self._lock:
             if not self._flush():
                 return None
             self._begin(kind, channel, payload)

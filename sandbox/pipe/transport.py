@@ -316,8 +316,10 @@ class Transport:
 
         def send() -> bool:
             nonlocal sent
-            with contextlib.suppress(OSError):  # worded by ``send_frame``, which tries again
+            try:
                 sent = sender.offer(kind, request.channel, payload)
+            except OSError:  # worded by ``send_frame``, which tries again
+                pass
             return bool(sent)
 
         self._reading.read_for(request, seconds, send)

@@ -117,8 +117,10 @@ class AttachStream:
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         until = time.monotonic() + timeout_seconds
         while True:
-            with contextlib.suppress(BlockingIOError):
+            try:
                 return os.write(fd, data)
+            except BlockingIOError:  # it is full
+                pass
             left = until - time.monotonic()
             # In short turns: the pipe cannot be closed while a thread waits, and closing it is what ends the guest.
             if left <= 0 or (not _ready(fd, min(left, TURN_SECONDS)) and left <= TURN_SECONDS):
@@ -160,8 +162,10 @@ class AttachStream:
         if self._closed:
             return 0
         if self._output is not None:
-            with contextlib.suppress(BlockingIOError):
+            try:
                 return os.readv(self._output, [view])
+            except BlockingIOError:  # what was said is on the engine's stream
+                pass
         filled = 0
         while filled < len(view):
             size = self._receive(view[filled:])

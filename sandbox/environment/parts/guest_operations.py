@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class GuestOperations(Environment):
         prepared = self._with_variables(request, request.prepare(self.limits))
         if (watch := watch_of(request, prepared, watch)) is not None:
             watch = watch.masked(self.hidden.mask) if self.hidden else watch
-            prepared = replace(request.reading_from(prepared, watch.stdin), watch=watch)
+            prepared = request.reading_from(prepared, watch.stdin)._replace(watch=watch)
         return PreparedCall(request, prepared, watch, started)
 
     def carry_out(self, call: PreparedCall) -> Envelope[Any]:
@@ -115,7 +115,7 @@ class GuestOperations(Environment):
         variables = self.hidden.variables(prepared.secret_names) if request.starts_process else {}
         if not variables:
             return prepared
-        return replace(prepared, args={**prepared.args, "env": {**variables, **(prepared.args.get("env") or {})}})
+        return prepared._replace(args={**prepared.args, "env": {**variables, **(prepared.args.get("env") or {})}})
 
     def _envelope(self, request: op.Request, answer: Answer, started: float) -> Envelope[Any]:
         fields, result, of_result = answer

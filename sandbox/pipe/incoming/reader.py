@@ -93,8 +93,10 @@ class PipeReader:
         fd = pipe.descriptors()[0]
         if self._armed.get(fd) and self._watched.get(fd) is pipe and (epoll := self._epoll) is not None:
             self._armed[fd] = False
-            with contextlib.suppress(OSError, ValueError):
+            try:
                 epoll.modify(fd, select.EPOLLONESHOT)
+            except (OSError, ValueError):  # closed meanwhile
+                pass
 
     def remove(self, pipe: Watched) -> None:
         """Watch ``pipe`` no more. Its descriptors may be closed afterwards."""
