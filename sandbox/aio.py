@@ -236,8 +236,8 @@ class AsyncEnvironment(GeneratedCoroutines):
     async def _call_awaited(
         self, env: SandboxedEnvironment, operation: str, args: Mapping[str, Any], watch: Watch | None
     ) -> Envelope[Any]:
-        check_call(OPERATIONS[operation], args)
-        answer = await self._execute_awaited(env, operation, HostArguments(args), watch)
+        given = check_call(OPERATIONS[operation], args)
+        answer = await self._execute_awaited(env, operation, HostArguments(given), watch)
         raise_if_closed(answer)
         return answer
 

@@ -29,7 +29,7 @@ from sandbox.readers import Hint
 from sandbox.state.methods import StateMethods
 from sandbox.text.wording import value_text
 
-from .call_errors import check_request, raise_if_wrong_call
+from .call_errors import check_request, raise_if_wrong_call, validation_error
 from .generated.methods import LogsOptions
 from .host_actions import (
     MOST_OWED,
@@ -265,14 +265,15 @@ class Environment(OperationMethods, StateMethods):
         if kind is None:
             message = f"There is no operation {value_text(operation)}."
             return Failure[Any](ErrorCode.unknown_tool, message, f"Use one of: {', '.join(op.OPERATIONS)}.")
-        if not isinstance(given[1], Mapping):
+        by_host = isinstance(args, op.HostArguments)
+        if not by_host and not isinstance(given[1], Mapping):
             return Failure[Any](
                 ErrorCode.invalid_arguments,
                 f"The arguments of {operation} must be an object, not {type(args).__name__}.",
                 f"Call {operation} again with arguments that fit its schema.",
                 schema=op.schema_of(kind),
             )
-        if not isinstance(args, op.HostArguments) and (refused := _host_only(kind, args)):
+        if not by_host and (refused := _host_only(kind, args)):
             return Failure[Any](
                 ErrorCode.invalid_arguments,
                 f"Only the host's program may give {operation} the argument {refused!r}.",
@@ -280,11 +281,9 @@ class Environment(OperationMethods, StateMethods):
                 next_tool=operation,
                 schema=op.schema_of(kind),
             )
-        from pydantic import ValidationError
-
         try:
             return kind.model_validate(dict(args))
-        except ValidationError as error:
+        except validation_error() as error:
             return invalid_arguments(kind, error, self.hidden.mask.text)
 
     def perform(self, request: op.Request, watch: Watch | None = None) -> Envelope[Any]:

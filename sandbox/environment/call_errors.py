@@ -24,24 +24,31 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SINGLE = frozenset({str, bytes, bool, int, float})
+_SINGLE = frozenset({type(None), str, bytes, bool, int, float})
 
 
-def check_call(request: type[op.Request], args: Mapping[str, Any]) -> None:
-    """Raise TypeError for an option that ``request`` does not have, one that is missing, or a value of a wrong type.
+def check_call(request: type[op.Request], args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without those that say None where that is the default, as most of a call do.
 
+    Raises TypeError for an option that ``request`` does not have, one that is missing, or a value of a wrong type.
     A value of the right type that is out of range is not a wrong call: it is the failure ``invalid_arguments``.
     Nothing is converted, as JSON of models is: "5" is not a number, and 1 is not True. Any collection may be given as a list,
     any mapping as a dict, an int as a float.
     """
-    from pydantic import ValidationError
-
-    # Most are None or of a type that is valid as it is.
-    plain = {name: value if value is None or type(value) in _SINGLE else _plain(value) for name, value in args.items()}
+    given = {name: value for name, value in args.items() if value is not None or name not in request.none_by_default}
+    plain = {name: _plain(value) for name, value in given.items()}
     try:
         request.model_validate(plain, strict=True)
-    except ValidationError as error:
+    except validation_error() as error:
         raise_if_wrong_call(request, error, args)
+    return given
+
+
+def validation_error() -> type[ValidationError]:
+    """Return pydantic's exception, for an ``except``: nothing is imported until something was raised."""
+    from pydantic import ValidationError
+
+    return ValidationError
 
 
 def raise_if_wrong_call(
@@ -135,6 +142,10 @@ def _nested(request: type[op.Request], problem: Any) -> str | None:
 
 def _plain(value: Any) -> Any:
     """``value`` in the one type of its kind that is valid strictly."""
+    if type(value) in _SINGLE:  # most are, and the abstract classes below take longer
+        return value
+    if type(value) in (list, tuple):
+        return tuple(value)
     if isinstance(value, Mapping):
         return dict(value)
     is_list = isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray | memoryview)

@@ -51,8 +51,8 @@ class OperationMethods(GeneratedMethods):
 
     def _carried_out(self, operation: str, args: Mapping[str, Any], watch: Watch | None) -> Envelope[Any]:
         """Return what ``execute`` answers. Raises TypeError for a wrong call, SandboxError ``sandbox_closed``."""
-        check_call(op.OPERATIONS[operation], args)
-        answer = self.execute(operation, op.HostArguments(args), watch=watch)
+        given = check_call(op.OPERATIONS[operation], args)
+        answer = self.execute(operation, op.HostArguments(given), watch=watch)
         raise_if_closed(answer)
         return answer
 

@@ -132,6 +132,8 @@ class Request(BaseModel):
     in_every_sandbox: ClassVar[bool]
     # How its method takes these arguments: by position. The others are given by name.
     positional: ClassVar[tuple[str, ...]]
+    # The arguments whose default is None.
+    none_by_default: ClassVar[frozenset[str]]
     # What the method's documentation says beside the docstring, which is for models.
     method_notes: ClassVar[str]
 

@@ -44,6 +44,7 @@ def operation(
         request.changes_files, request.starts_process, request.repeatable = changes_files, starts_process, repeatable
         request.ordered, request.waits, request.for_models = ordered, waits, for_models
         request.in_every_sandbox = in_every_sandbox
+        request.none_by_default = frozenset(field for field, info in request.model_fields.items() if info.default is None)
         request.positional, request.method_notes = required if positional is None else positional, method_notes
         OPERATIONS[name] = request
         return request

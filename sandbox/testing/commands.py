@@ -85,18 +85,18 @@ class Commands:
 
     def run(self, args: dict[str, Any], stdin: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the reply to ``run``. Raises OperationError for a command that is not in the table."""
-        session, background = args["session"], args["background"]
+        session, background = args.get("session"), args["background"]
         if args.get("user") not in (None, "agent", "1000"):
             raise Fault("user_not_allowed", user=args["user"], own="agent")
         if args.get("needs_session") and session not in self._state:
             raise Fault("session_not_found", session=session)
         cwd, exports = self._state.get(session, (WORKSPACE, {}))
-        requested_cwd = args["cwd"]
+        requested_cwd = args.get("cwd")
         run = FakeRun(
-            command=args["command"] if args["argv"] is None else shlex.join(args["argv"]),
-            argv=None if args["argv"] is None else tuple(args["argv"]),
+            command=args["command"] if args.get("argv") is None else shlex.join(args["argv"]),
+            argv=None if args.get("argv") is None else tuple(args["argv"]),
             cwd=cwd if requested_cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, requested_cwd)),
-            env={**exports, **(args["env"] or {})},
+            env={**exports, **(args.get("env") or {})},
             stdin=stdin,
             session=session,
             background=background,

@@ -7,14 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from sandbox.environment.generated import write
 from sandbox.guest.loop.operations import OPERATIONS as GUEST_OPERATIONS
 from sandbox.guest.loop.operations import WORKER
-from sandbox.operations import OPERATIONS
+from sandbox.operations import OPERATIONS, Request
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -87,6 +88,18 @@ def test_both_tables_have_the_same_operations() -> None:
         row = GUEST_OPERATIONS[name]
         assert not (request.changes_files and row.only_looks), name
         assert request.repeatable or not row.only_looks, name
+
+
+@pytest.mark.parametrize("request_type", OPERATIONS.values(), ids=OPERATIONS)
+def test_none_may_be_left_out_of_a_call_where_it_is_the_default(request_type: type[Request]) -> None:
+    """Else a None that was given would not be refused."""
+    assert request_type.none_by_default == {
+        name for name, field in request_type.model_fields.items() if field.default is None
+    }
+    for name in request_type.none_by_default:
+        field = request_type.model_fields[name]
+        kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        assert TypeAdapter(kind).validate_python(None, strict=True) is None, name
 
 
 def test_every_worker_s_handler_is_there() -> None:
