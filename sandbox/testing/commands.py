@@ -85,7 +85,8 @@ class Commands:
 
     def run(self, args: dict[str, Any], stdin: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the reply to ``run``. Raises OperationError for a command that is not in the table."""
-        session, background = args.get("session"), args["background"]
+        session: Any = args.get("session")
+        background = args["background"]
         if args.get("user") not in (None, "agent", "1000"):
             raise Fault("user_not_allowed", user=args["user"], own="agent")
         if args.get("needs_session") and session not in self._state:
