@@ -64,6 +64,31 @@ class ActingOnFiles:
             act_on_files_as(0, 0)
 
 
+def open_pipes(count: int, uid: int | None) -> list[tuple[int, int]]:
+    """Return pipes that belong to ``uid``, so that its processes may open them again, by /dev/stdout for example. Raises OSError.
+
+    None stands for the user of this process. Unlike where ``act_on_files_as`` is used, nothing is opened by a name: it is enough to
+    look whether this thread is root again.
+    """
+    pipes: list[tuple[int, int]] = []
+    if uid is not None:
+        _libc.setfsuid(uid)
+    try:
+        for _ in range(count):
+            pipes.append(os.pipe2(os.O_CLOEXEC))  # noqa: PERF401  those that are open are closed if another cannot be opened
+    except OSError:
+        for read, write in pipes:
+            os.close(read)
+            os.close(write)
+        raise
+    finally:
+        if uid is not None:
+            _libc.setfsuid(0)
+            if _libc.setfsuid(-1) != 0:
+                raise OSError(1, "setfsuid was refused")
+    return pipes
+
+
 # The system calls that the filter blocks, in addition to the engine's: no build tool, shell or debugger needs them, and kernels
 # were exploited through them. ptrace is allowed.
 BLOCKED = (

@@ -21,7 +21,7 @@ from .launch.spawner import Runner, Spawner, open_memory_file
 from .output import STDERR, STDOUT, Output
 from .sessions import STATE_LIMIT
 from .streams import OutputStream
-from .terminal import Input, open_pipe, open_terminal
+from .terminal import Input, input_through, open_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,9 +158,8 @@ class Command:
         self.started = time.monotonic()
         opened = [fd for fd in (stdin, cwd_fd) if isinstance(fd, int)]
         try:
-            self.withdraw = spawner.spawn(
-                spec, lambda: self._open_descriptors(spec, stdin, cwd_fd, opened), self._on_packet, self._on_spawned
-            )
+            descriptors = self._open_descriptors(spawner, spec, stdin, cwd_fd, opened)
+            self.withdraw = spawner.spawn(spec, descriptors, self._on_packet, self._on_spawned)
         except OSError as error:
             self.close()
             for fd in opened:
@@ -173,20 +172,26 @@ class Command:
                 os.set_blocking(fd, False)
             self._watch(fd)
 
-    def _open_descriptors(self, spec: Spec, stdin: bytes | int, cwd_fd: int | None, opened: list[int]) -> list[int]:
-        """Return the command's descriptors; each one that is opened is also added to ``opened``. Raises OSError."""
+    def _open_descriptors(
+        self, spawner: Spawner, spec: Spec, stdin: bytes | int, cwd_fd: int | None, opened: list[int]
+    ) -> list[int]:
+        """Return the command's descriptors, which belong to its user: it may open /dev/stderr and the like again. Raises OSError.
+
+        Each one that is opened is also added to ``opened``.
+        """
         ends: list[int] = []
         if self.window_size is not None:
-            self.input, master, (stdin, *ends) = open_terminal(self._reactor, *self.window_size)
+            with spawner.acting_as(spec.user):
+                self.input, master, (stdin, *ends) = open_terminal(self._reactor, *self.window_size)
             opened += [stdin, *ends]
             self._pipes[master] = STDOUT
-        for stream in () if ends else (STDOUT, STDERR):
-            read, write = os.pipe2(os.O_CLOEXEC)
-            opened.append(write)
-            ends.append(write)
-            self._pipes[read] = stream
-        if self.keeps_stdin_open and self.input is None:
-            self.input, stdin = open_pipe(self._reactor)
+        else:
+            for stream, (read, write) in zip((STDOUT, STDERR), spawner.open_pipes(2, spec.user), strict=True):
+                opened.append(write)
+                ends.append(write)
+                self._pipes[read] = stream
+        if not isinstance(stdin, int):
+            stdin = self._open_input(spawner, spec.user, stdin)
             opened.append(stdin)
         if cwd_fd is not None:
             ends.append(cwd_fd)
@@ -194,7 +199,21 @@ class Command:
             self.state_fd = _open_state_file()
             ends.append(os.dup(self.state_fd))
             opened.append(ends[-1])
-        return [stdin if isinstance(stdin, int) else _open_input(stdin), *ends]
+        return [stdin, *ends]
+
+    def _open_input(self, spawner: Spawner, user: User | None, data: bytes) -> int:
+        """Open the standard input: a pipe that stays open if it has to, else what ``data`` can be read from."""
+        if not data and not self.keeps_stdin_open:
+            return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        if len(data) > STDIN_IN_PIPE_BYTES:
+            return open_memory_file(data)
+        ((read, write),) = spawner.open_pipes(1, user)
+        if self.keeps_stdin_open:
+            self.input = input_through(self._reactor, read, write)
+        else:
+            os.write(write, data)
+            os.close(write)
+        return read
 
     def _on_spawned(self, runner: Runner) -> None:
         self.runner = runner
@@ -438,18 +457,6 @@ def _open_state_file() -> int:
     os.ftruncate(fd, STATE_LIMIT)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     return fd
-
-
-def _open_input(data: bytes) -> int:
-    """Open a descriptor from which ``data`` can be read."""
-    if not data:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    if len(data) <= STDIN_IN_PIPE_BYTES:
-        read, write = os.pipe2(os.O_CLOEXEC)
-        os.write(write, data)
-        os.close(write)
-        return read
-    return open_memory_file(data)
 
 
 def _widen(fd: int, size: int) -> bool:

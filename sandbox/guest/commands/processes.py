@@ -84,24 +84,27 @@ class Processes:
         spawner.on_lost = self._runner_lost
 
     def new_command(self, keep_bytes: int, on_end: Callable[[Command], None]) -> Command:
-        """Make a command with the next id, and forget the oldest ended ones."""
+        """Make a command with the next id. Call ``forget_oldest`` when it has started."""
         self._count += 1
         self.starts += 1
         alive = self.alive = [c for c in self.alive if c.running or not c.tree_empty]
         held = sum(c.output.keep_bytes for c in alive if c.running)
         keep_bytes = min(keep_bytes, max(SETTLED_BYTES, self.place.limits["memory_bytes"] // KEPT_SHARE - held))
         ident = f"c{self._count}"
-        path = os.path.join(self.place.spill, ident.encode() + b".log")
+        path = b"%s/%s.log" % (self.place.spill, ident.encode())
         output = Output(path, keep_bytes, self.place.limits["spill_bytes"], self._make_room)
-        while len(self.commands) - len(alive) > REMEMBERED:
+        command = self.commands[ident] = Command(ident, output, self.reactor, on_end)
+        alive.append(command)
+        return command
+
+    def forget_oldest(self) -> None:
+        """Forget the commands that ended first, if too many are remembered."""
+        while len(self.commands) - len(self.alive) > REMEMBERED:
             old = next((c for c in self.commands.values() if not c.running and c.tree_empty), None)
             if old is None:
                 break
             old.close()
             del self.commands[old.id]
-        command = self.commands[ident] = Command(ident, output, self.reactor, on_end)
-        alive.append(command)
-        return command
 
     def find(self, ident: str) -> Command:
         """Return the command with that id, or of the run with that request id. Raises Fault ``unknown_command``."""

@@ -169,6 +169,7 @@ class RunRequest:
         if args.get("cpu_seconds") is not None:
             CpuLimit(processes, command, args["cpu_seconds"])
         command.start(processes.spawner, spec, stdin, None)
+        processes.forget_oldest()
         if args.get("timeout_seconds") is not None and command.running:
             seconds = args["timeout_seconds"]
             ahead = min(LOOK_AHEAD_SECONDS, seconds / 2)

@@ -138,10 +138,9 @@ class Input:
             self.on_taken(before - len(self._pending))
 
 
-def open_pipe(reactor: Reactor) -> tuple[Input, int]:
-    """Open a pipe for standard input. Returns its writing end and the descriptor to read from. Raises OSError."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    return Input(reactor, write, f"pipe:[{os.fstat(read).st_ino}]"), read
+def input_through(reactor: Reactor, read: int, write: int) -> Input:
+    """Return the standard input whose command reads the pipe ``read``, and which is written to ``write``."""
+    return Input(reactor, write, f"pipe:[{os.fstat(read).st_ino}]")
 
 
 def open_terminal(reactor: Reactor, rows: int, cols: int) -> tuple[Input, int, tuple[int, int, int]]:

@@ -44,6 +44,7 @@ class Requests:
         self._reactor = reactor
         self._link = link
         self._place = place
+        self._home = os.fsdecode(place.home)
         self._processes = processes
         self._workers = workers
         self._lease = lease
@@ -126,7 +127,7 @@ class Requests:
         try:
             row = operation_named(operation)
             row.check_arguments(args)
-            expand_home(args, os.fsdecode(self._place.home))
+            expand_home(args, self._home)
         except Fault as fault:
             self._reply(key, {"fault": fault}, b"")
             return

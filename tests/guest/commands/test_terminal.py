@@ -62,9 +62,14 @@ def test_keys() -> None:
         terminal.encode_input("", ["up"], False)
 
 
+def open_pipe(reactor: Reactor) -> tuple[terminal.Input, int]:
+    read, write = os.pipe2(os.O_CLOEXEC)
+    return terminal.input_through(reactor, read, write), read
+
+
 def test_a_pipe_that_fills_and_ends() -> None:
     reactor = Reactor()
-    source, read = terminal.open_pipe(reactor)
+    source, read = open_pipe(reactor)
     assert os.readlink(f"/proc/self/fd/{read}") == source.name
     source.write(b"x" * 500_000)
     assert 0 < source.pending < 500_000
@@ -91,7 +96,7 @@ def test_a_pipe_that_fills_and_ends() -> None:
 
 
 def test_a_pipe_nobody_reads() -> None:
-    source, read = terminal.open_pipe(Reactor())
+    source, read = open_pipe(Reactor())
     os.close(read)
     source.write(b"x")
     assert not source.open
@@ -218,7 +223,7 @@ def test_what_was_typed_and_not_read_yet_is_known(kind: str) -> None:
     """A command that has just been given a line looks as if it waited for input until it is scheduled."""
     reactor = Reactor()
     if kind == "pipe":
-        source, reader = terminal.open_pipe(reactor)
+        source, reader = open_pipe(reactor)
         opened = [reader]
     else:
         source, master, (reader, *others) = terminal.open_terminal(reactor, 24, 80)

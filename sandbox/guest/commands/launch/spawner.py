@@ -76,20 +76,19 @@ class Spawner:
         """Return ``acting_as_user`` for another user; None stands for the sandbox's own user."""
         return self.acting_as_user if user is None else kernel.ActingOnFiles(user.uid, user.gid, True)
 
+    def open_pipes(self, count: int, user: User | None) -> list[tuple[int, int]]:
+        """Return pipes, each as (read, write), that belong to ``user``; None stands for the sandbox's own. Raises OSError."""
+        own = self._place.uid if self._isolated else None
+        return kernel.open_pipes(count, own if user is None else user.uid)
+
     def spawn(
-        self,
-        spec: Spec,
-        open_descriptors: Callable[[], list[int]],
-        on_packet: OnPacket,
-        started: Callable[[Runner], None],
+        self, spec: Spec, descriptors: list[int], on_packet: OnPacket, started: Callable[[Runner], None]
     ) -> Callable[[], None]:
         """Start ``spec``. ``started(runner)`` is called when a runner has it, ``on_packet`` for each packet after that.
 
-        ``open_descriptors`` is called as the user of ``spec``, so that the command may open /dev/stderr and the like again; what it
-        returns is taken over. Returns a function that withdraws the spec if it has not started yet. Raises OSError.
+        ``descriptors`` are those of the command, and taken over. Returns a function that withdraws the spec if it has not started
+        yet. Raises OSError, and has not taken them over then.
         """
-        with self.acting_as(spec.user):
-            descriptors = open_descriptors()
         packet = spec.pack(self._place.uid, self._place.gid)
         if len(packet) > packets.SPEC_IN_PACKET:
             descriptors = [*descriptors, open_memory_file(packet)]
