@@ -214,3 +214,15 @@ def test_a_pid_is_no_id(env: SandboxedEnvironment) -> None:
         refused(env.kill("c999"), "unknown_command", "are not pids", f"{ident} (echo $$; exec sleep 60)")
     finally:
         done(env.kill(ident))
+
+
+@pytest.mark.needs("shell")
+def test_the_last_commands_are_remembered(env: SandboxedEnvironment) -> None:
+    goes_on = background(env, "exec sleep 60")
+    try:
+        first, *_, last = [done(env.run("true", session=None)).id for _ in range(70)]
+        refused(env.logs(first), "unknown_command", f"'{first}'")
+        assert not done(env.logs(last)).running
+        assert done(env.logs(goes_on)).running
+    finally:
+        done(env.kill(goes_on))
