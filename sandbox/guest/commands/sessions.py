@@ -95,6 +95,8 @@ _ESCAPE = r"(?s)\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)"
 # With these, bash may start with functions, aliases or options.
 _CUSTOMIZING = ("BASH_ENV", "SHELLOPTS", "BASHOPTS", "POSIXLY_CORRECT", "POSIX_PEDANTIC")
 
+# What ``_build_text`` has built: a dozen at most.
+_texts: dict[tuple[bool, int | None, bool, bool, bool], str] = {}
 # What ``parse_exports`` parsed last: most commands leave the exported variables as they were.
 _last_exports: list[tuple[str, dict[str, str]]] = [("", {})]
 
@@ -245,7 +247,8 @@ def build_shell_argv(
     ``unexport_shell`` says that SHELL is in the environment only for bash itself, see ``users.find_login_shell``.
     """
     bash = is_bash(shell)
-    text = _build_text(bash, fd, bool(carried), plain, unexport_shell)
+    form = (bash, fd, bool(carried), plain, unexport_shell)
+    text = _texts.get(form) or _texts.setdefault(form, _build_text(*form))
     return [shell, "-c", text, os.path.basename(shell), command, *(carried if bash else ("\n",))]
 
 
