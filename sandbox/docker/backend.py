@@ -217,7 +217,7 @@ class DockerBackend:
         return environ
 
     def note_acquired(self) -> None:
-        # Removing a file takes 0.5 to 14 ms, in which the guest has answered; a Thread would be waited for until it has started.
+        # Removing a file takes 0.5 to 14 ms, and a Thread would be waited for until it has started.
         with contextlib.suppress(RuntimeError):  # no more threads: the file says less than a word of ``gamebox ls``
             _thread.start_new_thread(waiting.forget, (self.name,))
 

@@ -228,7 +228,8 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
         self._carry(transport)
         self._transport, self._standing_by = transport, None
         args = {"environ": dict(environ), "limits": {**self._clocks(), "network": self.network.mode}}
-        reply, _ = transport.request("begin", args, timeout_seconds=BEGIN_SECONDS, on_sent=self.backend.note_acquired)
+        reply, _ = transport.request("begin", args, timeout_seconds=BEGIN_SECONDS)
+        self.backend.note_acquired()
         if "fault" in reply:
             raise violation("begin")
 

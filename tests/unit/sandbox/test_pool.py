@@ -86,9 +86,14 @@ class Maker:
         self.silent: set[Member] = set()
         self.started: set[Member] = set()
         self.asked: list[dict[str, Any]] = []
+        self.askers: list[int] = []
+        self.refuses: Callable[[dict[str, Any]], SandboxError | None] = lambda _: None
 
     def __call__(self, **options: Any) -> Member:
         self.asked.append(options)
+        self.askers.append(threading.get_ident())
+        if (error := self.refuses(options)) is not None:
+            raise error
         return Member(self, **options)
 
 
@@ -176,6 +181,36 @@ def test_members_are_made_without_what_belongs_to_callers(maker: Maker) -> None:
         assert maker.members[0].options == {"image": "i"}
         with pool.acquire(workspace="v") as env:
             assert env.options == {"image": "i", "env": {"A": "b"}, "network": Network.open(), "workspace": "v"}
+
+
+def test_environments_of_callers_without_options_are_made_ahead(maker: Maker) -> None:
+    """To make one took a third of an acquire."""
+    with SandboxPool(size=2, environment=maker, env={"A": "b"}) as pool:
+        me, acquired = threading.get_ident(), []
+        made = maker.askers.count(me)  # the pool has tried its options
+        for _ in range(6):
+            eventually(lambda: pool.stats().ready == 2)
+            acquired.append(pool.acquire())
+        assert maker.askers.count(me) == made
+        assert len(set(map(id, acquired))) == 6
+        assert all(env.options == {"env": {"A": "b"}} for env in acquired)
+        assert pool.acquire(env={"A": "c"}).options == {"env": {"A": "c"}}
+        assert maker.askers.count(me) == made + 1
+
+
+def test_a_caller_is_told_why_its_environment_cannot_be_made(maker: Maker) -> None:
+    """Members are made all the same: others may give other options."""
+    with SandboxPool(size=1, environment=maker, workspace="w") as pool:
+        eventually(lambda: pool.stats().ready == 1)
+        gone = SandboxError(ErrorCode.path_not_found, "There is no w.", "Give another one.")
+        maker.refuses = lambda options: gone if options.get("workspace") == "w" else None
+        for _ in range(2):  # made with the pool, and with its first member
+            pool.acquire()
+        eventually(lambda: pool.stats().ready == 1)
+        with pytest.raises(SandboxError) as told:
+            pool.acquire()
+        assert told.value is gone
+        assert pool.acquire(workspace="v").options == {"workspace": "v"}
 
 
 # In order
