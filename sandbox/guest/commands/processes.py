@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     # Calls back with what it found about a command, or with None.
     Examine = Callable[[Command, Callable[[dict[str, Any] | None], None]], None]
 
-# Ended commands whose output can still be read; older ones are forgotten together with their spill files.
-REMEMBERED = 64
 MOST_NAMED, MOST_RUNNING = 10, 64
 # The output of all running commands may take 1/KEPT_SHARE of the sandbox's memory: it passes through the guest's memory up to three
 # times, and a guest that runs out of memory takes the sandbox with it.
@@ -84,7 +82,7 @@ class Processes:
         spawner.on_lost = self._runner_lost
 
     def new_command(self, keep_bytes: int, on_end: Callable[[Command], None]) -> Command:
-        """Make a command with the next id. Call ``forget_oldest`` when it has started."""
+        """Make a command with the next id."""
         self._count += 1
         self.starts += 1
         alive = self.alive = [c for c in self.alive if c.running or not c.tree_empty]
@@ -96,15 +94,6 @@ class Processes:
         command = self.commands[ident] = Command(ident, output, self.reactor, on_end)
         alive.append(command)
         return command
-
-    def forget_oldest(self) -> None:
-        """Forget the commands that ended first, if too many are remembered."""
-        while len(self.commands) - len(self.alive) > REMEMBERED:
-            old = next((c for c in self.commands.values() if not c.running and c.tree_empty), None)
-            if old is None:
-                break
-            old.close()
-            del self.commands[old.id]
 
     def find(self, ident: str) -> Command:
         """Return the command with that id, or of the run with that request id. Raises Fault ``unknown_command``."""

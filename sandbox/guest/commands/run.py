@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 TEXT_CHARS = 500  # of a command's text that is remembered
+# Ended commands whose output can still be read; older ones are forgotten together with their spill files.
+REMEMBERED = 64
 # A run that waited for its session longer than this says so in a notice.
 UNNOTICED_WAIT_SECONDS = 1.0
 # How long before the end of a command's time it is found out what keeps it from ending. Not at the end: the command has to be gone
@@ -70,6 +72,16 @@ def _check_count(processes: Processes, in_background: bool) -> None:
         most = processes.place.limits["concurrent_actions"]
         if len(running) >= most:
             raise Fault("too_many_commands", limit=most, what="actions")
+
+
+def _forget_oldest(processes: Processes) -> None:
+    """Forget the commands that ended first, if too many are remembered."""
+    while len(processes.commands) - len(processes.alive) > REMEMBERED:
+        old = next((c for c in processes.commands.values() if not c.running and c.tree_empty), None)
+        if old is None:
+            break
+        old.close()
+        del processes.commands[old.id]
 
 
 def _goes_to_background(args: dict[str, Any]) -> bool:
@@ -169,7 +181,7 @@ class RunRequest:
         if args.get("cpu_seconds") is not None:
             CpuLimit(processes, command, args["cpu_seconds"])
         command.start(processes.spawner, spec, stdin, None)
-        processes.forget_oldest()
+        _forget_oldest(processes)
         if args.get("timeout_seconds") is not None and command.running:
             seconds = args["timeout_seconds"]
             ahead = min(LOOK_AHEAD_SECONDS, seconds / 2)
