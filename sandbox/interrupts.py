@@ -120,11 +120,11 @@ class Shield:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            handlers = {number: handler for number in _MAY_RAISE if callable(handler := _signal.getsignal(number))}
             try:
-                for number, handler in handlers.items():
-                    self._handlers[number] = handler
-                    _signal.signal(number, self._record)
+                for number in _MAY_RAISE:
+                    if callable(handler := _signal.getsignal(number)):
+                        self._handlers[number] = handler
+                        _signal.signal(number, self._record)
             except BaseException:
                 self._restore()
                 raise

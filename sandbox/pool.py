@@ -133,7 +133,7 @@ class _Pool(Generic[E]):
         return {**self._options, **chosen}
 
     def _environment(self, asked: dict[str, Any]) -> E:
-        """Return an environment with these options that was not started. To make one takes a tenth of an acquire."""
+        """Return an environment with these options that was not started. To make one takes a third of an acquire."""
         if asked == self._options:
             with contextlib.suppress(IndexError):
                 return self._for_callers.popleft()

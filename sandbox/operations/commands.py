@@ -212,11 +212,12 @@ class Run(Change):
         if (self.command is None) == (self.argv is None):
             return "give either command or argv"
         env = self.env or {}
-        for text in (self.command or "", *(self.argv or ()), self.cwd or "", self.user or "", *env, *env.values()):
-            if "\0" in text:
-                return "a NUL character in the command, its folder, its user or its environment"
-            if not _is_bytes(text):
-                return f"{_named(text)} is not valid Unicode"
+        texts = (self.command or "", *(self.argv or ()), self.cwd or "", self.user or "", *env, *env.values())
+        together = "".join(texts)
+        if "\0" in together:
+            return "a NUL character in the command, its folder, its user or its environment"
+        if not _is_bytes(together):
+            return f"{_named(next(text for text in texts if not _is_bytes(text)))} is not valid Unicode"
         if isinstance(self.stdin, str) and not _is_bytes(self.stdin):
             return "stdin is not valid Unicode"
         wrong = next((name for name in env if not name or "=" in name), None)

@@ -359,7 +359,7 @@ class PendingRequest:
         while True:
             try:
                 self.catch_up(pipe)
-            except Cut:  # what follows it is told here
+            except Cut:  # it is sent again after that
                 pass
             while not self.has_work:
                 self._wait(pipe)

@@ -28,13 +28,11 @@ ROUNDS = 15
 Rooms = tuple[tuple[str, ...], ...]
 # Rooms that a call may enter more than twice, and why. How many events there are depends on how fast each process is.
 TOOLS = {
-    "argument_types.py": "checks arguments",
     "guest/commands/launch/packets.py": "is the format of the launcher's packets",
     "guest/kernel.py": "acts on files as the sandbox's user",
     "guest/loop/link.py": "names the channels of the pipe and sends",
     "guest/protocol/json_text.py": "writes and reads the text of messages",
     "guest/protocol/wire.py": "is the format of the pipe",
-    "interrupts.py": "postpones signals",
     "local/environment.py": "is the pipe's stream",
     "pipe/incoming/frames.py": "finds frames in the bytes of the pipe",
 }

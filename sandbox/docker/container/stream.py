@@ -164,7 +164,7 @@ class AttachStream:
         if self._output is not None:
             try:
                 return os.readv(self._output, [view])
-            except BlockingIOError:  # what was said is on the engine's stream
+            except BlockingIOError:  # nothing came; the engine's stream may have something
                 pass
         filled = 0
         while filled < len(view):
