@@ -71,7 +71,7 @@ class Backend(Protocol):
         """Let a sandbox that stood by serve with the options of ``asked``, of this class. Return the variables of commands."""
 
     def note_acquired(self) -> None:
-        """Note that a sandbox that stood by is somebody's now. Its caller waits meanwhile."""
+        """Note that a sandbox that stood by is somebody's now. ``acquire`` waits for this."""
 
     def check(self, facts: Mapping[str, Any], transport: Transport) -> None:
         """Compare what the guest read back from its kernel with what was asked; open a second way for bytes if there is one."""

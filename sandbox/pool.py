@@ -49,10 +49,12 @@ DEFAULT_MAX_AGE_SECONDS = 1800.0
 DEFAULT_ACQUIRE_SECONDS = 60.0
 # How many members a caller is given, one after the other, if they turn out to be dead when they are asked to begin.
 MOST_TRIES = 3
-MOST_AHEAD = 64  # environments made for callers to come
 MOST_WAIT_SECONDS = 3600.0  # in one call: a lock cannot be waited for longer than some years
 # What the container of a member does not have; the pool's are the defaults of ``acquire``.
 _OF_CALLERS = ("env", "workspace", "network", "approver")
+# Options that have the same meaning at any time. The others are read when a sandbox is acquired: variables and headers may be
+# changed, and files may come and go, until then.
+_UNCHANGING = frozenset(("image", "limits", "network", "profile", "pull", "runtime", "track_changes"))
 # Options of one sandbox that outlives its program, and their defaults: the engine is told when it makes the container.
 _KEPT = {"keep": False, "keep_seconds": 3600.0, "name": None}
 
@@ -85,8 +87,10 @@ class _Pool(Generic[E]):
         _check_sizes(size, max_size, max_age_seconds)
         self._options = _check_options(spec, parts, environment, options)
         self._make: Callable[..., E] = environment or _docker_environment()
-        # For callers that give no options, one made with each member. The first one refuses what a sandbox would be refused for.
-        self._for_callers = deque([self._make(**self._options)], MOST_AHEAD)
+        self._make(**self._options)  # refuses what a sandbox would be refused for, and starts nothing
+        # Environments for callers that give no options: to make one takes a third of an acquire.
+        self._ahead: deque[E] = deque()
+        self._most_ahead = size if {name for name, value in self._options.items() if value} <= _UNCHANGING else 0
         self._bridge = _is_bridge(self._options.get("network"))
         self._max_size = max_size
         self._pid = os.getpid()
@@ -98,9 +102,10 @@ class _Pool(Generic[E]):
         )
 
     def _make_member(self) -> E:
-        """Return an environment without what belongs to callers."""
-        with contextlib.suppress(SandboxError, OSError):  # for a caller without options, who is told when there is one
-            self._for_callers.append(self._make(**self._options))
+        """Return an environment without what belongs to callers; make one for a caller, too, if it can be made ahead."""
+        if len(self._ahead) < self._most_ahead:
+            with contextlib.suppress(Exception):  # a caller who needs it is told
+                self._ahead.append(self._make(**self._options))
         options = {name: value for name, value in self._options.items() if name not in _OF_CALLERS}
         return self._make(**options, **({"network": Network.bridge()} if self._bridge else {}))
 
@@ -133,10 +138,10 @@ class _Pool(Generic[E]):
         return {**self._options, **chosen}
 
     def _environment(self, asked: dict[str, Any]) -> E:
-        """Return an environment with these options that was not started. To make one takes a third of an acquire."""
-        if asked == self._options:
-            with contextlib.suppress(IndexError):
-                return self._for_callers.popleft()
+        """Return an environment with these options that was not started."""
+        if self._ahead and asked == self._options:
+            with contextlib.suppress(IndexError):  # another thread took the last one
+                return self._ahead.popleft()
         return self._make(**asked)
 
     def _begin(self, waiter: Waiter[E], seconds: float) -> E:

@@ -269,7 +269,7 @@ def _whole_process() -> Any:
 
 # Python keeps the frames of calls in pieces of 16 KiB. A call for which the piece has no room maps the next one, and unmaps it
 # as it returns: the imports of `gamebox run`, which nest deeply, do that 600 times. A frame of 20,000 slots gets a piece of
-# 256 KiB, and the calls below it have room there.
+# 256 KiB, of which 96 are left for the calls below it.
 _whole_process.__code__ = _whole_process.__code__.replace(co_stacksize=20_000)
 
 

@@ -67,25 +67,26 @@ class ActingOnFiles:
 def open_pipes(count: int, uid: int | None) -> list[tuple[int, int]]:
     """Return pipes that belong to ``uid``, so that its processes may open them again, by /dev/stdout for example. Raises OSError.
 
-    None stands for the user of this process. Unlike where ``act_on_files_as`` is used, nothing is opened by a name: it is enough to
-    look whether this thread is root again.
+    None stands for the user of this process. Unlike ``act_on_files_as``, it does not look whether the thread acted as ``uid``: at
+    worst a pipe is root's. Their group is root's in any case.
     """
     pipes: list[tuple[int, int]] = []
-    if uid is not None:
-        _libc.setfsuid(uid)
     try:
-        for _ in range(count):
-            pipes.append(os.pipe2(os.O_CLOEXEC))  # noqa: PERF401  those that are open are closed if another cannot be opened
+        if uid is not None:
+            _libc.setfsuid(uid)
+        try:
+            for _ in range(count):
+                pipes.append(os.pipe2(os.O_CLOEXEC))  # noqa: PERF401  those that are open are closed if another cannot be opened
+        finally:
+            if uid is not None:
+                _libc.setfsuid(0)
+                if _libc.setfsuid(-1) != 0:
+                    raise OSError(1, "setfsuid was refused")
     except OSError:
         for read, write in pipes:
             os.close(read)
             os.close(write)
         raise
-    finally:
-        if uid is not None:
-            _libc.setfsuid(0)
-            if _libc.setfsuid(-1) != 0:
-                raise OSError(1, "setfsuid was refused")
     return pipes
 
 

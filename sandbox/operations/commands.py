@@ -231,7 +231,9 @@ class Run(Change):
         keep = min(limits.keep_output_bytes, most) if self.keep_output_bytes is None else self.keep_output_bytes
         if keep > most:
             raise _invalid(f"keep_output_bytes is {value_text(keep)}, at most {most}")
-        args = self.model_dump(mode="json", exclude={"stdin", "request_id", "secrets"}, exclude_none=True)
+        # With an id, the guest compares them with those of the first time, which an earlier version may have sent.
+        shortened = self.request_id is None
+        args = self.model_dump(mode="json", exclude={"stdin", "request_id", "secrets"}, exclude_none=shortened)
         args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=self._cpu_seconds(limits))
         args["stays_open"] = self.wait_seconds is not None and self.stdin is None
         silence = SILENCE_SECONDS + (self.wait_seconds or 0) if self.background else timeout

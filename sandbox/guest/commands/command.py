@@ -175,9 +175,10 @@ class Command:
     def _open_descriptors(
         self, spawner: Spawner, spec: Spec, stdin: bytes | int, cwd_fd: int | None, opened: list[int]
     ) -> list[int]:
-        """Return the command's descriptors, which belong to its user: it may open /dev/stderr and the like again. Raises OSError.
+        """Return the command's descriptors; each one that is opened is also added to ``opened``. Raises OSError.
 
-        Each one that is opened is also added to ``opened``.
+        Pipes and terminals belong to the command's user, who may open /dev/stderr and the like again; files in memory may be
+        opened by everybody.
         """
         ends: list[int] = []
         if self.window_size is not None:

@@ -1,4 +1,4 @@
-"""Commands of the sandbox, by id: making, finding, stopping and forgetting them. Lives in the reactor's thread."""
+"""Commands of the sandbox, by id: making, finding and stopping them. Lives in the reactor's thread."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Maker:
         self.started: set[Member] = set()
         self.asked: list[dict[str, Any]] = []
         self.askers: list[int] = []
-        self.refuses: Callable[[dict[str, Any]], SandboxError | None] = lambda _: None
+        self.refuses: Callable[[dict[str, Any]], Exception | None] = lambda _: None
 
     def __call__(self, **options: Any) -> Member:
         self.asked.append(options)
@@ -185,7 +185,7 @@ def test_members_are_made_without_what_belongs_to_callers(maker: Maker) -> None:
 
 def test_environments_of_callers_without_options_are_made_ahead(maker: Maker) -> None:
     """To make one took a third of an acquire."""
-    with SandboxPool(size=2, environment=maker, env={"A": "b"}) as pool:
+    with SandboxPool(size=2, environment=maker, image="i") as pool:
         me, acquired = threading.get_ident(), []
         made = maker.askers.count(me)  # the pool has tried its options
         for _ in range(6):
@@ -193,24 +193,35 @@ def test_environments_of_callers_without_options_are_made_ahead(maker: Maker) ->
             acquired.append(pool.acquire())
         assert maker.askers.count(me) == made
         assert len(set(map(id, acquired))) == 6
-        assert all(env.options == {"env": {"A": "b"}} for env in acquired)
-        assert pool.acquire(env={"A": "c"}).options == {"env": {"A": "c"}}
+        assert all(env.options == {"image": "i"} for env in acquired)
+        assert pool.acquire(env={"A": "c"}).options == {"image": "i", "env": {"A": "c"}}
         assert maker.askers.count(me) == made + 1
+        eventually(lambda: pool.stats().ready == 2)
+        for _ in range(5):
+            pool.acquire(env={})
+            eventually(lambda: pool.stats().ready == 2)
+        assert len(pool._ahead) <= 2
 
 
-def test_a_caller_is_told_why_its_environment_cannot_be_made(maker: Maker) -> None:
+@pytest.mark.parametrize("changing", [{"env": {"A": "b"}}, {"workspace": "w"}, {"ca_bundle": "c"}, {"read_roots": ("/r",)}])
+def test_what_may_change_is_read_when_a_sandbox_is_acquired(maker: Maker, changing: dict[str, Any]) -> None:
+    with SandboxPool(size=1, environment=maker, image="i", **changing) as pool:
+        eventually(lambda: pool.stats().ready == 1)
+        made = maker.askers.count(threading.get_ident())
+        pool.acquire()
+        assert maker.askers.count(threading.get_ident()) == made + 1
+
+
+def test_an_environment_that_cannot_be_made_ahead_does_not_stop_the_pool(maker: Maker) -> None:
     """Members are made all the same: others may give other options."""
-    with SandboxPool(size=1, environment=maker, workspace="w") as pool:
+    with SandboxPool(size=1, environment=maker, network=Network.open()) as pool:
         eventually(lambda: pool.stats().ready == 1)
-        gone = SandboxError(ErrorCode.path_not_found, "There is no w.", "Give another one.")
-        maker.refuses = lambda options: gone if options.get("workspace") == "w" else None
-        for _ in range(2):  # made with the pool, and with its first member
-            pool.acquire()
+        maker.refuses = lambda options: ValueError("no network") if "network" in options and "env" not in options else None
+        pool.acquire()  # the one that was made before
         eventually(lambda: pool.stats().ready == 1)
-        with pytest.raises(SandboxError) as told:
+        with pytest.raises(ValueError, match="no network"):
             pool.acquire()
-        assert told.value is gone
-        assert pool.acquire(workspace="v").options == {"workspace": "v"}
+        assert pool.acquire(env={"A": "b"}).options == {"network": Network.open(), "env": {"A": "b"}}
 
 
 # In order

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from sandbox.environment.methods import OperationMethods
+from sandbox.limits import Limits
 from sandbox.operations import (
     OPERATIONS,
     BrowseResult,
@@ -193,3 +194,14 @@ def test_a_number_that_json_does_not_have_is_no_argument(text: str) -> None:
         with pytest.raises(ValidationError) as caught:
             request.model_validate({name: json.loads(text)})
         assert (name,) in {each["loc"] for each in caught.value.errors()}, (request, name)
+
+
+def test_a_run_that_may_be_sent_again_is_sent_as_earlier_versions_did() -> None:
+    """A guest that an earlier version started compares it with the first one; what is None is left out of others."""
+    short = Run(command="true", session=None).prepare(Limits()).args
+    again = Run(command="true", session=None, request_id="r1").prepare(Limits()).args
+    assert not {"argv", "cwd", "env", "session", "user", "wait_seconds"} & short.keys()
+    assert {name: value for name, value in again.items() if name not in short} == dict.fromkeys(
+        ("argv", "cwd", "env", "session", "user", "wait_seconds")
+    )
+    assert short.items() <= again.items()
