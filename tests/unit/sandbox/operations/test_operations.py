@@ -198,8 +198,8 @@ def test_a_number_that_json_does_not_have_is_no_argument(text: str) -> None:
 
 def test_a_run_that_may_be_sent_again_is_sent_as_earlier_versions_did() -> None:
     """A guest that an earlier version started compares it with the first one; what is None is left out of others."""
-    short = Run(command="true", session=None).prepare(Limits()).args
-    again = Run(command="true", session=None, request_id="r1").prepare(Limits()).args
+    short = Run.model_validate({"command": "true", "session": None}).prepare(Limits()).args
+    again = Run.model_validate({"command": "true", "session": None, "request_id": "r1"}).prepare(Limits()).args
     assert not {"argv", "cwd", "env", "session", "user", "wait_seconds"} & short.keys()
     assert {name: value for name, value in again.items() if name not in short} == dict.fromkeys(
         ("argv", "cwd", "env", "session", "user", "wait_seconds")
