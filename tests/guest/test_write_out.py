@@ -14,15 +14,19 @@ from types import SimpleNamespace
 import pytest
 
 from sandbox.guest import write_out
-from sandbox.guest.write_out import MARGIN_BYTES, MOST_WAITING, WriteOut
+from sandbox.guest.write_out import LATER_SECONDS, MARGIN_BYTES, MOST_WAITING, WriteOut
 
 SIZE = 4 << 20
 
 
 class Disk:
-    """Stands for the host's disk: ``free`` bytes; notes in which thread which file was written out; full if ``full``."""
+    """Stands for the host's disk: ``free`` bytes; notes in which thread which file was written out; full if ``full``.
+
+    Its time stands still, so that nothing is written out before a test lets it pass.
+    """
 
     def __init__(self) -> None:
+        self.seconds = 0.0
         self.free = MARGIN_BYTES + 3 * SIZE
         self.full = False
         self.written: list[tuple[bool, int]] = []  # whether by the test's own thread; inode
@@ -36,6 +40,11 @@ class Disk:
         assert folder == b"/host"
         return SimpleNamespace(f_bavail=self.free // 4096, f_frsize=4096)
 
+    def let_pass(self, out: WriteOut) -> None:
+        """Let the time pass in which files wait, and wait until none does."""
+        self.seconds += LATER_SECONDS
+        until(lambda: not out._works)
+
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
@@ -43,6 +52,8 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
     monkeypatch.setattr(write_out, "_LOOP_MAJOR", os.major(tmp_path.stat().st_dev))
     monkeypatch.setattr(os, "fsync", made.fsync)
     monkeypatch.setattr(os, "statvfs", made.statvfs)
+    clock = SimpleNamespace(monotonic=lambda: made.seconds, sleep=lambda seconds: time.sleep(min(seconds, 0.001)))
+    monkeypatch.setattr(write_out, "time", clock)
     return made
 
 
@@ -71,16 +82,12 @@ def inode(file: int) -> int:
     return os.fstat(file).st_ino
 
 
-def done(out: WriteOut) -> bool:
-    return not out._works
-
-
 def test_no_more_files_wait_than_may_be_open(disk: Disk, make: Callable[[int], int]) -> None:
     file, out = make(1), WriteOut(b"/host")
     for _ in range(MOST_WAITING + 1):
         out.settle(file, "file")
     assert disk.written == [(True, inode(file))]
-    until(lambda: done(out))
+    disk.let_pass(out)
     assert len(disk.written) == MOST_WAITING + 1
 
 
@@ -95,7 +102,7 @@ def test_a_file_that_was_replaced_meanwhile_keeps_no_other_from_waiting(
     for _ in range(MOST_WAITING):
         out.settle(file, "file")
     assert disk.written == []
-    until(lambda: done(out))
+    disk.let_pass(out)
     assert disk.written == [(False, inode(file))] * MOST_WAITING
     assert out._bytes == 0
 
@@ -108,11 +115,12 @@ def test_a_file_is_written_out_after_the_answer_while_the_host_has_much_room(
     for file in files:
         out.settle(file, "file")
     assert disk.written == []
-    until(lambda: done(out))
+    disk.let_pass(out)
     assert disk.written == [(False, inode(file)) for file in files]
     assert out.notices() == []
     out.settle(files[0], "file")  # by another thread: the first has ended
-    until(lambda: len(disk.written) == 3)
+    disk.let_pass(out)
+    assert len(disk.written) == 3
 
 
 def test_a_program_that_still_waits_can_be_run(disk: Disk, tmp_path: Path) -> None:
@@ -125,7 +133,7 @@ def test_a_program_that_still_waits_can_be_run(disk: Disk, tmp_path: Path) -> No
     os.close(file)
     assert disk.written == []
     assert subprocess.run([program, "-c", "exit 7"], check=False).returncode == 7
-    until(lambda: not out._waiting)
+    disk.let_pass(out)
     assert len(disk.written) == 1
 
 
@@ -146,7 +154,7 @@ def test_what_still_waits_counts_as_used(disk: Disk, make: Callable[[int], int])
     for file in files:
         out.settle(file, "file")
     assert disk.written == [(True, inode(files[2]))]
-    until(lambda: done(out))
+    disk.let_pass(out)
 
 
 def test_a_full_disk_is_a_failure_at_once_or_a_notice_later(disk: Disk, make: Callable[[int], int]) -> None:
@@ -154,7 +162,7 @@ def test_a_full_disk_is_a_failure_at_once_or_a_notice_later(disk: Disk, make: Ca
     with pytest.raises(OSError, match="full"):
         WriteOut().settle(make(1), "file")
     out.settle(make(SIZE), "/workspace/long")
-    until(lambda: out._lost)
+    disk.let_pass(out)
     assert out.notices() == [{"code": "write_lost", "names": ["/workspace/long"], "count": 1}]
     assert out.notices() == []
 
@@ -164,7 +172,7 @@ def test_no_lost_file_is_left_out_of_the_count(disk: Disk, make: Callable[[int],
     file = make(1)
     for number in range(MOST_WAITING):
         out.settle(file, f"/workspace/{number}")
-    until(lambda: not out._works)
+    disk.let_pass(out)
     assert out.notices() == [{"code": "write_lost", "names": [f"/workspace/{n}" for n in range(5)], "count": MOST_WAITING}]
 
 
@@ -184,7 +192,7 @@ def test_a_file_that_was_deleted_meanwhile_is_never_written_out(
     out = WriteOut(b"/host")
     out.settle(make(SIZE), "file")
     (tmp_path / "file0").unlink()
-    until(lambda: done(out))
+    disk.let_pass(out)
     assert disk.written == []
 
 
