@@ -232,15 +232,15 @@ def test_a_stopped_orchestrator_finds_its_sandbox_taken_over_or_its_own(kept: Ca
 
 
 def test_the_guest_ends_it_when_nobody_comes() -> None:
-    process, ident, _ = orchestrator(keep_seconds=3.0)
+    process, ident, _ = orchestrator(keep_seconds=6.0)  # which the owner may be late in a machine under load
     volumes = [m["Name"] for m in docker_here().api.inspect_container(ident)["Mounts"] if m.get("Driver") and m["RW"]]
-    time.sleep(4.0)
+    time.sleep(8.0)
     assert not gone(ident), "its owner is there"
     ended = time.monotonic()
     end(process)
-    assert eventually(lambda: gone(ident), 12.0)
-    print(f"seconds: {time.monotonic() - ended:.2f} of 3")
-    assert time.monotonic() - ended > 2.0
+    assert eventually(lambda: gone(ident), 20.0)
+    print(f"seconds: {time.monotonic() - ended:.2f} of 6")
+    assert time.monotonic() - ended > 3.0
     assert eventually(lambda: not {v["Name"] for v in docker_here().api.volumes()["Volumes"] or []} & set(volumes))
     with pytest.raises(SandboxError) as missing:
         DockerEnvironment.attach(ident)

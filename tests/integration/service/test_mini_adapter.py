@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 PROGRAM = """
 import time
 from sandbox.integrations.mini_swe_agent import GameboxEnvironment
-environment = GameboxEnvironment(image="gamebox/base", limits={"idle_seconds": 3.0})
+environment = GameboxEnvironment(image="gamebox/base", limits={"idle_seconds": 6.0})
 print(f"id={environment.environment.id}", flush=True)
 time.sleep(600)
 """
