@@ -50,6 +50,22 @@ def run_awaitable(awaitable: Awaitable[Any]) -> Any:
     outcome: Future[Any] = Future()
     tasks: list[asyncio.Task[None]] = []
 
+    def stop() -> None:
+        loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+
+    loop.call_soon_threadsafe(lambda: tasks.append(_begin(loop, awaitable, outcome)))
+    stop_with(stop)
+    try:
+        return outcome.result()
+    except BaseException:
+        if not outcome.done():  # Ctrl-C in the waiting thread
+            stop()
+        raise
+
+
+def _begin(loop: asyncio.AbstractEventLoop, awaitable: Awaitable[Any], outcome: Future[Any]) -> asyncio.Task[None]:
+    """Return the task that awaits ``awaitable`` and sets ``outcome``, whatever becomes of it."""
+
     async def work() -> None:
         try:
             outcome.set_result(await awaitable)
@@ -58,17 +74,15 @@ def run_awaitable(awaitable: Awaitable[Any]) -> Any:
         except BaseException as error:  # noqa: BLE001  handed over to the waiting thread
             outcome.set_exception(error)
 
-    def stop() -> None:
-        loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+    def ended(_: asyncio.Task[None]) -> None:
+        if not outcome.done():  # cancelled before its first step
+            if asyncio.iscoroutine(awaitable):
+                awaitable.close()
+            outcome.set_exception(CallStoppedError("The call was cancelled."))
 
-    loop.call_soon_threadsafe(lambda: tasks.append(loop.create_task(work())))
-    stop_with(stop)
-    try:
-        return outcome.result()
-    except BaseException:
-        if not outcome.done():  # Ctrl-C in the waiting thread
-            stop()
-        raise
+    task = loop.create_task(work())
+    task.add_done_callback(ended)
+    return task
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

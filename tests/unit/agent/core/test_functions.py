@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -19,7 +20,8 @@ from pydantic import BaseModel, Field, field_validator
 
 from agent import Action, ActionRegistry, ActionWarning, Agent, Environment, ScriptedModel, action
 from agent.tools import finish_action
-from sandbox.environment.coroutines import awaiting_on
+from sandbox.environment import host_actions
+from sandbox.environment.coroutines import awaiting_on, run_awaitable
 
 
 class Colour(Enum):
@@ -493,11 +495,22 @@ def test_a_run_within_an_event_loop_awaits_coroutine_functions_elsewhere() -> No
     assert asyncio.run(main()).steps[0].envelope["result"] == "A"
 
 
-def test_a_coroutine_function_is_cancelled_at_its_deadline() -> None:
+def test_a_coroutine_function_is_cancelled_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
+    begun = threading.Event()
+
+    class Thread(threading.Thread):
+        """Its time counts from when the function has begun."""
+
+        def join(self, timeout: float | None = None) -> None:
+            assert begun.wait(60)
+            super().join(timeout)
+
+    monkeypatch.setattr("sandbox.environment.host_actions.threading", SimpleNamespace(Thread=Thread))
 
     async def slow(seconds: float) -> None:
         """Wait."""
+        begun.set()
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
@@ -510,6 +523,36 @@ def test_a_coroutine_function_is_cancelled_at_its_deadline() -> None:
     assert time.monotonic() - before < 20
     assert (answer["code"], answer["error"]) == ("timeout", "slow took more than 0.1 seconds and was cancelled.")
     assert ended == ["cancelled"]
+
+
+def test_a_coroutine_function_that_is_stopped_before_it_began_comes_back() -> None:
+    loop, free = asyncio.new_event_loop(), threading.Event()
+    stops: list[Callable[[], None]] = []
+    began: list[bool] = []
+    caught: list[BaseException] = []
+
+    async def slow() -> None:
+        began.append(True)
+
+    def call() -> None:
+        host_actions._STOPS.set((stops,))
+        with awaiting_on(loop), pytest.raises(host_actions.CallStoppedError) as error:
+            run_awaitable(slow())
+        caught.append(error.value)
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (loop.run_forever, call)]
+    loop.call_soon(free.wait)
+    for thread in threads:
+        thread.start()
+    while not stops:
+        time.sleep(0.001)
+    stops[0]()
+    free.set()
+    threads[1].join(60)
+    loop.call_soon_threadsafe(loop.stop)
+    threads[0].join(60)
+    loop.close()
+    assert (len(caught), began) == (1, [])
 
 
 def test_a_coroutine_function_that_blocks_its_loop_is_not_said_to_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,9 @@ def test_each_step_has_what_it_changed(tmp_path: Path) -> None:
 
 
 def test_what_goes_on_is_told_with_the_next_action(tmp_path: Path) -> None:
-    record = recorded(tmp_path, [run("sleep 0.3; echo late > late", background=True), run("sleep 1"), FINISH])
+    go = tmp_path / "go"
+    late = run(f"until [ -e {go} ]; do sleep 0.02; done; echo late > late", background=True)
+    record = recorded(tmp_path, [late, run(f"touch {go}; until [ -s late ]; do sleep 0.02; done"), FINISH])
     assert [step.changed is not None for step in record.steps] == [False, True, False]
     assert record.steps[1].changed is not None
     assert "+late" in record.steps[1].changed.patch

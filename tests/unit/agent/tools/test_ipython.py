@@ -189,12 +189,13 @@ def test_a_cell_that_closes_everything_is_survived(kernel: Kernel) -> None:
 
 
 def test_late_output_and_children_do_not_hold_up(kernel: Kernel) -> None:
-    code = "import threading, time\nthreading.Timer(0.3, lambda: print('late')).start()\n"
-    code += "import subprocess\np = subprocess.Popen(['sleep', '60'])"
+    code = "import threading, time, subprocess\ngo = threading.Event()\n"
+    code += "late = threading.Thread(target=lambda: (go.wait(), print('late')))\nlate.start()\n"
+    code += "p = subprocess.Popen(['sleep', '60'])"
     started = time.monotonic()
     assert kernel.output(code) == ""
     assert time.monotonic() - started < 10
-    assert kernel.output("time.sleep(0.6); p.kill(); p.wait(); print('now')") == "late\nnow"
+    assert kernel.output("go.set(); late.join(); p.kill(); p.wait(); print('now')") == "late\nnow"
 
 
 def test_magic(kernel: Kernel, local: LocalEnvironment) -> None:
@@ -268,13 +269,20 @@ def test_the_kernel_goes_on_for_a_later_process(kernel: Kernel, local: LocalEnvi
             gone.kit.restore(wrong)
 
 
-def test_a_run_that_is_cancelled_interrupts_the_cell(kernel: Kernel) -> None:
+def test_a_run_that_is_cancelled_interrupts_the_cell(kernel: Kernel, tmp_path: Path) -> None:
     kernel.output("kept = 1")
-    timer = threading.Timer(0.7, kernel.kit.cancel)
-    timer.start()
+    sleeps = tmp_path / "sleeps"
+
+    def cancel() -> None:
+        while not sleeps.exists():
+            time.sleep(0.01)
+        kernel.kit.cancel()
+
+    cancelling = threading.Thread(target=cancel, daemon=True)
+    cancelling.start()
     started = time.monotonic()
-    answer = kernel("import time\ntime.sleep(60)")
-    timer.join()
+    answer = kernel(f"import time, pathlib\npathlib.Path({str(sleeps)!r}).touch()\ntime.sleep(60)")
+    cancelling.join(60)
     assert time.monotonic() - started < 20
     assert "KeyboardInterrupt" in answer["result"]["output"]
     assert kernel.output("kept") == "1"

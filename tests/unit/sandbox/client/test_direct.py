@@ -84,12 +84,17 @@ def test_paths_and_parameters_are_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
-    [(b"nonsense\r\n\r\n", httpx.RemoteProtocolError), (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n12", httpx.ReadTimeout)],
+    ("answer", "error", "seconds"),
+    [
+        (b"nonsense\r\n\r\n", httpx.RemoteProtocolError, 60),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n12", httpx.ReadTimeout, 0.2),
+    ],
 )
-def test_errors_are_those_of_httpx(answer: bytes, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_those_of_httpx(
+    answer: bytes, error: type[Exception], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = Received(b"\r\n\r\n", answer)
-    monkeypatch.setattr("tests.unit.sandbox.client.test_direct.TIMEOUT", httpx.Timeout(0.2))
+    monkeypatch.setattr("tests.unit.sandbox.client.test_direct.TIMEOUT", httpx.Timeout(seconds))
     with closing(connected(server)) as connections, pytest.raises(error):
         send(connections, "GET", "/v1/x")
 

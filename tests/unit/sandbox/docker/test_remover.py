@@ -195,8 +195,8 @@ def test_close_does_not_wait_and_wait_until_gone_does(monkeypatch: pytest.Monkey
     made.close(detach=False)
     made.close(detach=False)
     assert released == []
-    threading.Timer(0.1, removals.allowed.set).start()
     began = time.monotonic()
+    threading.Timer(0.1, removals.allowed.set).start()
     made.wait_until_gone()
     assert time.monotonic() - began >= 0.05
     assert (released, removals.names) == ([True], [made.name])

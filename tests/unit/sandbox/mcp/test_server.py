@@ -90,6 +90,7 @@ def test_a_long_command_goes_on_and_keeps_its_shell_busy(monkeypatch: pytest.Mon
             ident = data["result"]["id"]
             assert data["result"]["running"]
             assert f"still running with id {ident}" in text
+            monkeypatch.setattr(session, "ANSWER_SECONDS", 60.0)
             text, data = await call(client, "run", command="echo c")
             assert (data["code"], f"wait_for(id={ident!r}, exit=true)" in text) == ("too_many_commands", True)
             assert (await call(client, "run", command="echo c", session=None))[0] == "c\n[exit code 0]"

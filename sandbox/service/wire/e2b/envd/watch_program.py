@@ -14,6 +14,7 @@ import stat
 import struct
 import sys
 import time
+from collections import deque
 
 CLOSE_ON_EXEC = os.O_CLOEXEC
 MODIFY, ATTRIB, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
@@ -22,6 +23,7 @@ WATCHED = MODIFY | ATTRIB | MOVED_FROM | MOVED_TO | CREATE | DELETE
 OURS = ".gamebox-"
 LOOK_SECONDS = 0.5
 MOST_FOLDERS = 8192
+MOST_UNDER_WAY = 64
 _EVENT = struct.Struct("iIII")
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -34,6 +36,7 @@ class Watch:
         self.fd = -1
         self.folders: dict[int, bytes] = {}  # by watch descriptor
         self.known: set[bytes] = set()  # files that were there: what replaces one is a write
+        self.ours: deque[int] = deque(maxlen=MOST_UNDER_WAY)  # cookies of files that the service is putting in their place
 
     def say(self, kind: str, path: bytes) -> None:
         """Print one change."""
@@ -73,7 +76,6 @@ class Watch:
         while True:
             data = os.read(self.fd, 1 << 16)
             at = 0
-            ours: set[int] = set()
             while at < len(data):
                 wd, mask, cookie, size = _EVENT.unpack_from(data, at)
                 name = data[at + _EVENT.size : at + _EVENT.size + size].rstrip(b"\0")
@@ -83,14 +85,14 @@ class Watch:
                 elif mask & IGNORED:
                     self.folders.pop(wd, None)
                 elif name and wd in self.folders:
-                    self.change(os.path.join(self.folders[wd], name), name, mask, cookie, ours)
+                    self.change(os.path.join(self.folders[wd], name), name, mask, cookie)
 
-    def change(self, path: bytes, name: bytes, mask: int, cookie: int, ours: set[int]) -> None:
+    def change(self, path: bytes, name: bytes, mask: int, cookie: int) -> None:
         """Say what an event of inotify means."""
         if name.startswith(os.fsencode(OURS)):
             if mask & MOVED_FROM:
-                ours.add(cookie)
-        elif mask & MOVED_TO and cookie in ours:
+                self.ours.append(cookie)
+        elif mask & MOVED_TO and cookie in self.ours:
             # A file that the service has written.
             for kind in ("WRITE", "CHMOD") if path in self.known else ("CREATE", "WRITE", "CHMOD"):
                 self.say(kind, path)

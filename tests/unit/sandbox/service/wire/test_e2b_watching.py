@@ -19,8 +19,8 @@ from sandbox.service.wire.e2b.envd.watching import Watcher, Watchers, _parsed, p
 
 
 @contextmanager
-def watching(folder: Path, *options: str) -> Iterator[Iterator[tuple[str, str]]]:
-    argv = [sys.executable, "-I", "-c", program(), str(folder), *options]
+def watching(folder: Path, *options: str, source: str = "") -> Iterator[Iterator[tuple[str, str]]]:
+    argv = [sys.executable, "-I", "-c", source or program(), str(folder), *options]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         lines = (tuple(json.loads(line)) for line in process.stdout)
@@ -47,8 +47,11 @@ def test_each_change_has_its_name(tmp_path: Path) -> None:
         assert [next(changes) for _ in range(2)] == [("CREATE", "deep"), ("CREATE", "last")]
 
 
-def test_what_the_service_writes_is_a_write(tmp_path: Path) -> None:
-    with watching(tmp_path, "flat") as changes:
+@pytest.mark.parametrize("read_bytes", ["1 << 16", "32"])
+def test_what_the_service_writes_is_a_write(tmp_path: Path, read_bytes: str) -> None:
+    """Also where the kernel gives each event on its own: 32 bytes have room for one with a name of 15 characters."""
+    assert "os.read(self.fd, 1 << 16)" in program()
+    with watching(tmp_path, "flat", source=program().replace("1 << 16", read_bytes)) as changes:
         for _ in range(2):
             (tmp_path / ".gamebox-0011").write_text("content")
             (tmp_path / ".gamebox-0011").rename(tmp_path / "file")
