@@ -62,8 +62,9 @@ def test_a_line_is_said_and_an_empty_one_is_not(terminal: Terminal) -> None:
     assert terminal.said() == ["half a line"]
 
 
-def test_a_question_gets_the_line(terminal: Terminal) -> None:
+def test_a_question_gets_the_line(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the one pasted after it, if another question follows; what comes later is said."""
+    monkeypatch.setattr("agent.views.terminal_input.PASTED_SECONDS", 60.0)
     answers: list[str] = []
 
     def ask() -> None:
@@ -75,7 +76,7 @@ def test_a_question_gets_the_line(terminal: Terminal) -> None:
     terminal.type("r\nbecause\n")
     asking.join(60)
     assert answers == ["r\n", "because\n"]
-    time.sleep(0.6)
+    monkeypatch.setattr("agent.views.terminal_input.PASTED_SECONDS", 0.0)
     terminal.type("be brief\n")
     terminal.wait_for("Sent:")
     assert terminal.said() == ["be brief"]

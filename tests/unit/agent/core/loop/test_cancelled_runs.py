@@ -52,13 +52,26 @@ def reply(*calls: tuple[str, Mapping[str, Any]]) -> Response:
     return Response("", tuple(ToolCall(name, json.dumps(args), f"c{n}") for n, (name, args) in enumerate(calls)))
 
 
-def cancelled(agent: Agent, began: threading.Event) -> AgentRun:
-    """The run of ``agent``, cancelled when ``began`` is set; it has ended when ``arun`` has."""
+class Pause(threading.Event):
+    """Set by what is under way when its run is to be cancelled, and which goes on after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = threading.Event()
+
+    def hold(self) -> None:
+        self.set()
+        assert self.over.wait(60)
+
+
+def cancelled(agent: Agent, pause: Pause) -> AgentRun:
+    """The run of ``agent``, cancelled when ``pause`` is set; it has ended when ``arun`` has."""
 
     async def main() -> AgentRun | None:
         task = asyncio.create_task(agent.arun("t"))
-        await asyncio.to_thread(began.wait, 10)
+        await asyncio.to_thread(pause.wait, 60)
         task.cancel("enough")
+        asyncio.get_running_loop().call_later(0.1, pause.over.set)
         with pytest.raises(asyncio.CancelledError):
             await task
         return agent.last_run
@@ -74,13 +87,12 @@ class Slow(Layer):
     """Takes its time in one method, as an approval or a check of a finish does."""
 
     def __init__(self, method: str) -> None:
-        self.method, self.began = method, threading.Event()
+        self.method, self.pause = method, Pause()
         self.ends: list[tuple[str, str]] = []
 
     def _in(self, method: str) -> None:
         if method == self.method:
-            self.began.set()
-            time.sleep(0.2)
+            self.pause.hold()
 
     def before_step(self, step: Any, memory: Any) -> None:
         self._in("before_step")
@@ -96,25 +108,26 @@ class Slow(Layer):
 @pytest.mark.parametrize("method", ["before_step", "around_do"])
 def test_a_run_that_is_cancelled_within_a_layer_has_ended(method: str) -> None:
     layer = Slow(method)
-    cancelled(agent_of([THINK] * 50, layers=[layer]), layer.began)
+    cancelled(agent_of([THINK] * 50, layers=[layer]), layer.pause)
     assert layer.ends == [("cancelled", "The run was cancelled.")]
 
 
 def test_calls_side_by_side_all_come_back_first() -> None:
-    began = threading.Event()
+    pause, both = Pause(), threading.Barrier(2)
     done: list[str] = []
 
     class Place(Environment):
         def execute_action(self, action: Any, args: Mapping[str, Any] | None) -> dict[str, Any]:
-            began.set()
             path = (args or {})["path"]
-            time.sleep(0.1 if path == "a" else 0.4)
+            both.wait(60)
+            pause.hold()
+            time.sleep(0 if path == "a" else 0.3)
             done.append(path)
             return {"tool_executed": True, "result": path, "notices": []}
 
     replies = [reply(("read", {"path": "a"}), ("read", {"path": "b"}))]
-    cancelled(agent_of(replies, SandboxAction("read"), environment=Place()), began)
-    assert done == ["a", "b"]
+    cancelled(agent_of(replies, SandboxAction("read"), environment=Place()), pause)
+    assert sorted(done) == ["a", "b"]
 
 
 def test_kits_are_cancelled_at_once() -> None:
@@ -122,30 +135,29 @@ def test_kits_are_cancelled_at_once() -> None:
         name = "waiting"
 
         def __init__(self) -> None:
-            self.began, self.stopped = threading.Event(), threading.Event()
+            self.pause, self.stopped = Pause(), threading.Event()
             self.in_time = False
 
         def actions(self) -> Sequence[Action]:
             return [Action("wait", self.wait, "Wait.")]
 
         def wait(self) -> None:
-            self.began.set()
-            self.in_time = self.stopped.wait(10)
+            self.pause.set()
+            self.in_time = self.stopped.wait(60)
 
         def cancel(self) -> None:
             self.stopped.set()
 
     kit = Waiting()
-    cancelled(agent_of([{"tool": "wait"}], kits=[kit]), kit.began)
+    cancelled(agent_of([{"tool": "wait"}], kits=[kit]), kit.pause)
     assert kit.in_time
 
 
-def note_in(done: list[int], began: threading.Event) -> Action:
+def note_in(done: list[int], pause: Pause) -> Action:
     def note(number: int) -> None:
         """Note a number."""
         done.append(number)
-        began.set()
-        time.sleep(0.2)
+        pause.hold()
 
     return Action.of(note)
 
@@ -155,15 +167,15 @@ NOTES = [("note", {"number": number}) for number in (1, 2)]
 
 def test_an_answer_that_came_back_after_the_cancellation_is_recorded(tmp_path: Path) -> None:
     done: list[int] = []
-    began = threading.Event()
+    pause = Pause()
     with EventLog(tmp_path / "runs.db") as log:
         with log.begin("r") as writer:
-            agent = agent_of([reply(*NOTES)], note_in(done, began))
+            agent = agent_of([reply(*NOTES)], note_in(done, pause))
             begin(agent, writer, "t")
-            cancelled(agent, began)
+            cancelled(agent, pause)
         assert (done, record_of(log, "r").status) == ([1], "cancelled")
         with log.begin("r") as writer:
-            run = resume(agent_of([FINISH], note_in(done, began)), writer)
+            run = resume(agent_of([FINISH], note_in(done, pause)), writer)
     assert run.ok
     assert [(call.envelope or {}).get("code") for call in run.steps[0].calls] == [None, None]
     assert done == [1, 2]
@@ -172,22 +184,21 @@ def test_an_answer_that_came_back_after_the_cancellation_is_recorded(tmp_path: P
 def test_a_call_that_was_not_begun_is_known_as_such(tmp_path: Path) -> None:
     """It was cancelled while a person was asked: nothing was carried out, so its effects are not unknown."""
     done: list[int] = []
-    asked = threading.Event()
+    pause = Pause()
 
     def ask(request: ApprovalRequest) -> Answer:
-        asked.set()
-        time.sleep(0.2)
+        pause.hold()
         return Answer(verdict="approve")
 
     with EventLog(tmp_path / "runs.db") as log:
         with log.begin("r") as writer:
-            agent = agent_of([reply(*NOTES[:1])], note_in(done, threading.Event()))
+            agent = agent_of([reply(*NOTES[:1])], note_in(done, Pause()))
             agent.layers = (Approvals(ApprovalPolicy(tools={"note": "always"}), ask, environment=agent.environment),)
             begin(agent, writer, "t")
-            cancelled(agent, asked)
+            cancelled(agent, pause)
         assert done == []
         with log.begin("r") as writer:
-            run = resume(agent_of([FINISH], note_in(done, threading.Event())), writer)
+            run = resume(agent_of([FINISH], note_in(done, Pause())), writer)
     assert ((run.steps[0].envelope or {}).get("code"), done) == ("cancelled", [])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -314,11 +313,11 @@ def test_a_layer_sees_what_the_brain_raises() -> None:
 
 
 def test_cancelling_the_task_ends_the_run_after_the_call_under_way() -> None:
-    began, came_back = threading.Event(), threading.Event()
+    began, cancelled, came_back = threading.Event(), threading.Event(), threading.Event()
 
     def slow(thought: str) -> str:
         began.set()
-        time.sleep(0.2)
+        assert cancelled.wait(60)
         came_back.set()
         return thought
 
@@ -329,6 +328,7 @@ def test_cancelling_the_task_ends_the_run_after_the_call_under_way() -> None:
         task = asyncio.create_task(agent.arun("task"))
         await asyncio.to_thread(began.wait)
         task.cancel()
+        asyncio.get_running_loop().call_later(0.1, cancelled.set)
         with pytest.raises(asyncio.CancelledError):
             await task
         assert came_back.is_set()
