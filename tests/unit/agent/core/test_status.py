@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,13 +56,26 @@ def unexpected(setting: Setting) -> ExpectingScript:
     return ExpectingScript([Expected("think", {"thought": "x"}, {"tool_executed": False})])
 
 
+class Clock:
+    """In place of the module ``time`` of ``agent.core.budget``: it can be moved on."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+    def move_on(self) -> None:
+        self.ahead += 3600.0
+
+
+CLOCK = Clock()
 S = RunStatus
 WAYS = {
     S.finished: Way([THINK, FINISH]),
     S.rejected: Way([THINK, call("reject", reason="makes no sense")]),
     S.stopped: Way([THINK, THINK], act=lambda agent, env: stopping),
     S.max_iterations: Way([THINK] * 9, fields={"max_iterations": 3}),
-    S.max_seconds: Way([call("run", command="sleep 0.6")] * 9, S.max_seconds, Budget(max_seconds=0.5)),
+    S.max_seconds: Way([THINK] * 9, S.max_seconds, Budget(max_seconds=600), act=lambda agent, env: CLOCK.move_on),
     S.max_tokens: Way([THINK] * 9, S.max_tokens, Budget(max_tokens=35)),
     S.max_cost: Way([THINK] * 9, S.max_cost, Budget(max_cost_usd=3.5 * PRICE)),
     S.no_valid_action: Way(["no action"] * 9),
@@ -76,6 +90,12 @@ WAYS = {
     S.environment_lost: Way([THINK, call("run", command="true")], S.environment_lost, act=lambda agent, env: env.close),
     S.failed: Way([THINK, THINK], act=lambda agent, env: failing),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CLOCK, "ahead", 0.0)
+    monkeypatch.setattr("agent.core.budget.time", CLOCK)
 
 
 @pytest.fixture

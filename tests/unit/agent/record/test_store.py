@@ -174,7 +174,8 @@ threads = [threading.Thread(target=write, args=(f"{sys.argv[2]}-{n}",)) for n in
         ]
 
 
-def test_a_new_file_opened_by_many_at_once_is_made_once(tmp_path: Path) -> None:
+def test_a_new_file_opened_by_many_at_once_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.record.store.database._JOURNAL_SECONDS", 60.0)
     path, faults = tmp_path / "runs.db", []
 
     def open_it() -> None:

@@ -201,7 +201,7 @@ agent.execute("do it")
 @pytest.mark.parametrize("columns", [40, 160])
 def test_the_live_view_on_a_terminal(columns: int) -> None:
     """The reply as it is written, the step, its limit and the cost; then the thought, the call and a diff in colour."""
-    seen, screen = displays(STREAMING, 60, columns=columns, rows=40)
+    seen, screen = displays(STREAMING, columns=columns, rows=40)
     status = re.compile(r"thinking \d+ s · step 2/3 · \$0\.(08|16)")
     assert any(status.match(line) for lines in seen for line in lines)
     if columns > 40:

@@ -9,14 +9,18 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 
 import pyte
 
 
 def displays(
-    code: str, seconds: float, status: int = 0, *, columns: int = 40, rows: int = 10
+    code: str, status: int = 0, *, columns: int = 40, rows: int = 10, look: Callable[[list[str]], object] = list
 ) -> tuple[list[list[str]], pyte.Screen]:
-    """The lines that a terminal shows of a Python program, each time that something is written to it, and the screen at the end."""
+    """The lines that a terminal shows of a Python program, each time that something is written to it, and the screen at the end.
+
+    ``look`` is called with the lines each time.
+    """
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (rows, columns))
     process = subprocess.Popen(
@@ -25,7 +29,7 @@ def displays(
     os.close(theirs)
     screen = pyte.Screen(columns, rows)
     stream = pyte.ByteStream(screen)
-    seen, end = [], time.monotonic() + seconds
+    seen, end = [], time.monotonic() + 60
     while time.monotonic() < end:
         if select.select([ours], [], [], 0.1)[0]:
             try:
@@ -33,11 +37,12 @@ def displays(
             except OSError:
                 break
             seen.append([line.rstrip() for line in screen.display])
+            look(seen[-1])
     os.close(ours)
-    assert process.wait(10) == status
+    assert process.wait(60) == status
     return seen, screen
 
 
-def screens(code: str, seconds: float, status: int = 0, *, columns: int = 40, rows: int = 10) -> list[list[str]]:
+def screens(code: str, status: int = 0, *, look: Callable[[list[str]], object] = list) -> list[list[str]]:
     """The lines that the terminal shows, each time that something is written to it."""
-    return displays(code, seconds, status, columns=columns, rows=rows)[0]
+    return displays(code, status, look=look)[0]

@@ -19,7 +19,7 @@ from tests.contract.checks import with_more_time
 from tests.unit.sandbox.cli.terminals import screens
 
 PROGRAM = """
-import sys, time
+import os, sys, time
 from sandbox.cli.status_line import Progress, terminal
 
 status = terminal()
@@ -36,10 +36,12 @@ sys.stderr.write("over\\n")
 MEANWHILE = """
 status.clear()
 sys.stderr.write("a line\\n")
-time.sleep(0.5)
+while not status._drawn:
+    time.sleep(0.01)
 sys.stderr.write("typed")
 sys.stderr.flush()
-time.sleep(1.2)
+while not os.path.exists({seen!r}):
+    time.sleep(0.01)
 """
 
 
@@ -49,7 +51,7 @@ def test_a_step_is_shown_with_its_seconds_and_a_long_one_leaves_a_line() -> None
 
     def shown(seconds: float) -> tuple[list[str], str]:
         """The numbers of seconds that were shown, each once, and what is left at the end."""
-        seen = screens(code.replace("2.3", str(seconds)), 30)
+        seen = screens(code.replace("2.3", str(seconds)))
         numbers = re.findall(r"building an image · (\d+) s", "\n".join(line for lines in seen for line in lines))
         return list(dict.fromkeys(numbers)), "\n".join(line for line in seen[-1] if line)
 
@@ -62,12 +64,18 @@ def test_a_step_is_shown_with_its_seconds_and_a_long_one_leaves_a_line() -> None
 
 
 @pytest.mark.exhaustive
-def test_what_is_printed_meanwhile_and_typed_below_is_left_alone() -> None:
-    seen = screens(PROGRAM.format(above=True, look=MEANWHILE), 30)
+def test_what_is_printed_meanwhile_and_typed_below_is_left_alone(tmp_path: Path) -> None:
+    goes_on = tmp_path / "seen"
+
+    def look(lines: list[str]) -> None:
+        if "typed" in lines and re.search("starting the sandbox · [2-9] s", "\n".join(lines)):
+            goes_on.touch()
+
+    seen = screens(PROGRAM.format(above=True, look=MEANWHILE.format(seen=str(goes_on))), look=look)
     typed = [lines for lines in seen if "typed" in lines]
     assert typed
     assert all(lines[lines.index("typed") - 1].startswith("starting the sandbox · ") for lines in typed[:-1])
-    assert any(re.fullmatch("starting the sandbox · [2-9] s", line) for lines in typed for line in lines)
+    assert goes_on.exists()
     assert "a line" in seen[-1]
 
 
@@ -83,13 +91,13 @@ def test_off_a_terminal_each_step_is_a_line() -> None:
 
 def test_long_lines_of_the_live_view_are_wrapped_at_words_and_indented() -> None:
     code = "from agent.views.screen import Screen; Screen().line('    ' + 'word ' * 12)"
-    lines = [line for line in screens(code, 10)[-1] if line]
+    lines = [line for line in screens(code)[-1] if line]
     assert lines == ["    word word word word word word word", "      word word word word word"]
 
 
 def test_an_error_is_wrapped_at_words() -> None:
     code = "import sys; from agent.cli.app import main; main(['run', '--memory', 'very much indeed', '--', 'true'])"
-    lines = [line for line in screens(code, 10, status=125)[-1] if line]
+    lines = [line for line in screens(code, status=125)[-1] if line]
     assert len(lines) > 2
     assert all(line.startswith(("error: ", "hint: ", "       ")) for line in lines)
 
@@ -102,7 +110,7 @@ from sandbox.cli.table import write_table
 row = ("20261122-134431-67e1", "2026-11-22 13:44:31", "finished", "some words of a long task that goes on")
 write_table(("RUN", "BEGAN", "STATUS", "TASK"), [row], spare=("BEGAN",))
 """
-    lines = [line for line in screens(code, 10)[-1] if line]
+    lines = [line for line in screens(code)[-1] if line]
     assert lines[0].split() == ["RUN", "STATUS"] or lines[0].split() == ["RUN", "STATUS", "TASK"], lines
     assert lines[1].startswith("20261122-134431-67e1 ")
     assert all(len(line) <= 40 for line in lines)
@@ -204,13 +212,22 @@ def test_the_agents_live_view_shows_what_a_command_prints_while_it_runs(tmp_path
     steps = [{"tool": "run", "args": {"command": "sh go.sh"}}, {"tool": "finish", "args": {"summary": "done"}}]
     (tmp_path / "steps.json").write_text(json.dumps(steps))
     (tmp_path / "repo").mkdir()
-    (tmp_path / "repo" / "go.sh").write_text("echo one; sleep 0.7; printf '\\033[2Jtwo\\n'; sleep 0.7; echo three")
+    one, two = tmp_path / "one", tmp_path / "two"  # there once it was seen
+    wait = "until [ -e {} ]; do sleep 0.02; done"
+    script = f"echo one; {wait.format(one)}; printf '\\033[2Jtwo\\n'; {wait.format(two)}; echo three"
+    (tmp_path / "repo" / "go.sh").write_text(script)
+
+    def look(lines: list[str]) -> None:
+        if "    one" in lines and re.match(r"run \d+ s · step 1/\d+ · Ctrl-C", lines[lines.index("    one") + 1]):
+            one.touch()
+        if any("two" in line for line in lines):
+            two.touch()
+
     command = ["agent", "x", "--agent", "coder", "--local", "--no-log"]
     command += ["--repo", f"{tmp_path}/repo", "--script", f"{tmp_path}/steps.json"]
     code = f"import sys; from agent.cli.app import main; sys.exit(main({command!r}))"
-    seen = screens(code, 60)
-    below = [lines[lines.index("    one") + 1] for lines in seen if "    one" in lines]
-    assert any(re.match(r"run \d+ s · step 1/\d+ · Ctrl-C", line) for line in below), below
+    seen = screens(code, look=look)
+    assert one.exists()
     assert any("    \\x1b[2Jtwo" in lines and "    three" not in lines for lines in seen)
     ended = next(lines for lines in seen if "    [exit code 0]" in lines)
     assert [line for line in ended if line.startswith("    ")] == ["    one", "    two", "    three", "    [exit code 0]"]

@@ -239,7 +239,8 @@ def test_when_the_engine_has_ended_a_read_still_waits_for_nothing() -> None:
     os.close(write)
 
 
-def test_the_last_words_are_heard_where_the_pipe_ends_first() -> None:
+def test_the_last_words_are_heard_where_the_pipe_ends_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandbox.docker.container.stream.LAST_WORDS_SECONDS", 60.0)
     read, write = os.pipe()
     os.set_blocking(read, False)
     with pair() as (attach, engine, _):

@@ -74,6 +74,7 @@ def test_no_more_is_read_than_the_sandbox_has_credit_for() -> None:
         relay.begin()
         credit = TUNNEL_WINDOW
         for more in (1, 1000, TUNNEL_WINDOW):
+            await _until(lambda: len(told.data) >= credit)  # noqa: B023  it is awaited here
             await asyncio.sleep(0.3)
             assert len(told.data) == credit
             relay.credit(more)

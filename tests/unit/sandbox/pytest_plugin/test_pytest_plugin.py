@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -359,6 +360,9 @@ def test_processes_are_those_of_commands_and_need_no_program() -> None:
     with RecordedLocal(env={"PATH": "/nonexistent"}) as env:
         assert collect("t", "call", "sandbox", env, None, 0).to_text().count("processes: none") == 1
         ident = env.run("{ read x; } < /dev/zero & read x < /dev/zero", background=True).unwrap().id
+        with env.unrecorded():
+            while sum(command.process_count for command in env.processes().unwrap().commands) < 2:  # it is to fork first
+                time.sleep(0.01)
         ended = env.run("read x < /dev/zero & echo over").unwrap()
         found = collect("t", "call", "sandbox", env, None, 0)
         assert [(command.id, command.running) for command in found.processes] == [(ident, True), (ended.id, False)]

@@ -34,9 +34,7 @@ from tests.integration.observing import eventually
 
 SANDBOX = "a" * 20
 PATIENCE_SECONDS = 20.0
-# Shorter than those of a service, so that the tests are quick.
-HEAD_SECONDS, BODY_SECONDS, TAKE_SECONDS, MOST = 0.5, 0.5, 0.5, 60
-MOST_OF_ADDRESS = 25
+MOST, MOST_OF_ADDRESS = 60, 25
 
 
 @dataclass
@@ -94,12 +92,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("service")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DOCKER_HOST", f"unix://{folder}/none.sock")
-        patched.setattr(Connection, "head_seconds", HEAD_SECONDS)
-        patched.setattr(Connection, "take_seconds", TAKE_SECONDS)
         patched.setattr(Connection, "drop_seconds", 0.2)
-        patched.setattr(slow_bodies.TimedBody, "wait_seconds", BODY_SECONDS)
         with _running(folder) as made:
             yield made
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service waits for less time than it does for its users."""
+    monkeypatch.setattr(Connection, "head_seconds", 0.5)
+    monkeypatch.setattr(Connection, "take_seconds", 0.5)
+    monkeypatch.setattr(slow_bodies.TimedBody, "wait_seconds", 0.5)
 
 
 @contextlib.contextmanager
@@ -277,6 +280,7 @@ def test_heads(served: Served) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_requests_that_do_not_come_to_their_end(served: Served) -> None:
     """A head that drips, a connection that says nothing, a body that stops, one that drips, and one that is cut."""
     with served.connected() as silent, served.connected() as drips:
@@ -319,6 +323,7 @@ def _send_without_end(peer: socket.socket) -> None:
         pytest.fail("64 GiB were read")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_client_that_reads_nothing_is_cut(served: Served) -> None:
     many = served.request("GET /openapi.json") * 400
     with served.connected() as peer:
@@ -375,8 +380,7 @@ def test_head_is_refused_where_get_is_not_there(served: Served) -> None:
     assert served.say(b"GET /problems/none HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 404
 
 
-def test_an_address_leaves_connections_for_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "head_seconds", PATIENCE_SECONDS)  # on a busy machine the first would leave their places
+def test_an_address_leaves_connections_for_others(served: Served) -> None:
     with contextlib.ExitStack() as open_ones:
         peers = [open_ones.enter_context(served.connected()) for _ in range(MOST_OF_ADDRESS + 5)]
         answers = [first_answer(peer) for peer in peers[-3:]]

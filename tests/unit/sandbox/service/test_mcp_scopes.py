@@ -77,7 +77,6 @@ def test_a_tenant_has_so_many_sessions_and_a_service_without_the_sdk_says_so(
 def test_a_session_that_nobody_uses_ends_with_its_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sandbox.service.wire.mcp import place, sessions
 
-    monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.5)
     monkeypatch.setattr(sessions, "LOOK_SECONDS", 0.05)
     ended: list[place.ServiceSandbox] = []
 
@@ -92,6 +91,7 @@ def test_a_session_that_nobody_uses_ends_with_its_sandbox(tmp_path: Path, monkey
             known = (await service.house.mcp.get())._by_id
             ((ident, session),) = known.items()
             session.requests += 1  # as if a stream of it were open
+            monkeypatch.setattr(sessions, "IDLE_SECONDS", 0.5)
             await asyncio.sleep(1)
             assert ident in known
             session.requests -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,10 +85,17 @@ def test_no_tool_is_left_behind_when_the_question_is_interrupted(tmp_path: Path,
 
 def test_a_tool_that_does_not_answer_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started, slow = tmp_path / "pid", tmp_path / "npm"
-    slow.write_text(f"#!/bin/sh\necho $$ > {started}\nsleep 600\n")
+    slow.write_text(f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nsleep 600\n")
     slow.chmod(0o755)
+    wait_for = host_indexes._wait_for
+
+    def wait_once_started(tool: subprocess.Popen[str] | None) -> str | None:
+        assert eventually(started.exists)
+        return wait_for(tool)
+
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(host_indexes, "ASK_SECONDS", 1.5)
+    monkeypatch.setattr(host_indexes, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(host_indexes, "_wait_for", wait_once_started)
     assert host_indexes.find_host_indexes(pypi=False).npm is None
     assert eventually(lambda: not is_there(int(started.read_text())))
 

@@ -33,6 +33,7 @@ def done(tasks: list[asyncio.Task[Leave]]) -> int:
 def no_growing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "YOUNG_SECONDS", 60.0)
     monkeypatch.setattr(module, "MOST_YOUNG", 3)
+    monkeypatch.setattr(module, "LATELY_SECONDS", 60.0)
 
 
 def test_one_alone_waits_for_nothing_and_beside_others_for_its_own_requests_only() -> None:

@@ -146,6 +146,7 @@ def test_one_that_waits_too_long_is_refused_and_one_that_leaves_takes_no_turn_wi
         with pytest.raises(Problem) as caught:
             await late
         assert (caught.value.status, caught.value.code) == (503, ErrorCode.capacity)
+        crowd.turns._seconds = 60.0
         gone = crowd.come("c", "c0")
         await settle()
         gone.cancel()
