@@ -122,8 +122,13 @@ def test_one_direction_of_the_pipe_stalls(proxy: EngineProxy, direction: Any) ->
             assert answer.ok or answer.code is ErrorCode.timeout, answer
             answer, took = within(3.5, lambda: env.run("true", timeout_seconds=1.0))
         assert answer.code is ErrorCode.sandbox_unavailable
-        ended = ("It was ended with everything in it.", "was asked to end it, and has not answered within 1 second.")
-        assert any(f"did not answer within 3 seconds. {words}" in answer.error.replace("The Docker Engine ", "") for words in ended)
+        ended = (
+            "It was ended with everything in it.",
+            # By an engine that is late itself.
+            "The Docker Engine was asked to end it, and has not answered within 1 second.",
+            "The Docker Engine does not answer either.",
+        )
+        assert any(f"did not answer within 3 seconds. {words}" in answer.error for words in ended), answer.error
         assert in_time(took, 1.0 + 2.0 + 0.5, heart)
         later = env.run("true")
         assert "did not answer within 3 seconds. It was given up." in later.error  # type: ignore[union-attr]
