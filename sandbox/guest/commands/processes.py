@@ -160,12 +160,14 @@ class Processes:
         """Kill a command and everything below its runner, or send its processes a signal."""
         command = self.find(args["id"])
         self.check_user(command, args.get("user"))
-        if command.tree_empty or command.runner is None:
+        if command.tree_empty:
             reply({"result": {"id": command.id, "already_ended": True}}, b"")
             return
         if args.get("signal"):
-            command.runner.unwanted = True
-            reached = signal_tree(command.runner.pid, args["signal"])
+            reached = 0
+            if command.runner is not None:  # else it waits for a process, and nothing of it is there yet
+                command.runner.unwanted = True
+                reached = signal_tree(command.runner.pid, args["signal"])
             reply({"result": {"id": command.id, "signal": args["signal"], "signalled": reached}}, b"")
             return
 

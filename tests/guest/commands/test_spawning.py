@@ -88,6 +88,28 @@ def test_a_command_whose_output_cannot_be_watched_does_not_run_on(tmp_path: Path
         assert eventually(lambda: not processes.sessions.own["default"].busy)
 
 
+def test_a_command_that_is_killed_while_it_waits_for_a_process_never_begins() -> None:
+    with LocalEnvironment() as env:
+        assert env.backend.process is not None
+        guest = env.backend.process.pid
+        launcher = next(pid for pid, parent in read_parents().items() if parent == guest)
+        os.kill(launcher, signal.SIGSTOP)
+        try:
+            for _ in range(MOST_SPARES + 1):
+                env.run("exec sleep 100", session=None, wait_seconds=0.05).unwrap()
+            waits = env.run("echo on >> said", session=None, wait_seconds=0.05).unwrap()
+            assert env.kill(waits.id, signal="SIGUSR1").unwrap().signalled == 0
+            killed = env.kill(waits.id).unwrap()
+            assert (killed.already_ended, killed.killed) == (False, 0)
+            assert env.kill(waits.id).unwrap().already_ended
+        finally:
+            os.kill(launcher, signal.SIGCONT)
+        for _ in range(MOST_SPARES + 2):
+            assert env.run("echo alive").unwrap().output == "alive\n"
+        assert env.read("said").code is ErrorCode.path_not_found  # type: ignore[union-attr]
+        assert not any(command.running for command in env.processes().unwrap().commands if command.id == waits.id)
+
+
 @contextmanager
 def taken(env: LocalEnvironment) -> Iterator[None]:
     """All processes that wait for a command are killed, and nobody has noticed yet: until the end of the block."""
