@@ -405,7 +405,7 @@ class Transport:
             self._assembler = wire.Assembler()
             waiting = list(self._pending.values())
         seconds = time.monotonic() - began
-        for pending in waiting:
+        for pending in waiting if self._hello.answered else [*waiting, self._hello]:
             pending.ask_again(seconds)
         if not waiting:
             self._ask_ids.cut_seconds = seconds

@@ -100,6 +100,34 @@ def test_a_reply_in_between_is_a_reason_to_go_on(stream: Said, monkeypatch: pyte
     host.close()
 
 
+def test_a_guest_that_is_reached_again_before_it_has_greeted_is_greeted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was late, was called twice, and answered both calls: the second answer is no frame."""
+    monkeypatch.setattr(transport, "AFTER_VIOLATION_SECONDS", 0.001)
+
+    class Greeting(Said):
+        """Says what it has to say when it is greeted."""
+
+        def receive(self, timeout_seconds: float) -> bytes | None:
+            return super().receive(timeout_seconds) if self.greeted else None
+
+        def send(self, data: memoryview, timeout_seconds: float) -> int:
+            self.greeted = self.greeted or wire.HEADER.unpack_from(data)[2] == Kind.HELLO
+            return len(data)
+
+        greeted = False
+
+    class Again:
+        seconds = 60.0
+        answer_prefix = b"p" * 32
+
+        def resume(self, replaces: bytes, nonce: bytes, reason: str, detail: str) -> tuple[Said, bytes]:
+            return Greeting(wire.frame(nonce, 0, Kind.HELLO, 0, wire.pack_message({"protocol": wire.PROTOCOL, "new": 1}))), b""
+
+    host = Transport(Greeting(wire.frame(NONCE, 9, Kind.PONG, 0)), explain, keep=Again(), nonce=NONCE)
+    assert host.open({}, 60)["new"] == 1
+    host.close()
+
+
 def test_cuts_without_end_put_no_deadline_off_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(pending_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
