@@ -72,7 +72,7 @@ def test_who_has_sent_a_body_reads_the_answer_itself(monkeypatch: pytest.MonkeyP
         threading.Thread(target=answer, args=(guest, request), daemon=True).start()
 
     def answer(guest: ScriptedGuest, request: GuestRequest) -> None:
-        guest.wait_for(Kind.END)
+        guest.wait_for(Kind.END, 60)
         eventually(held[0].locked)  # until the caller waits
         guest.reply(request, 1)
 
