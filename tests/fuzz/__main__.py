@@ -28,6 +28,8 @@ from .found import Counts, Found, open_descriptors, resident_bytes, threads
 PROGRESS_SECONDS = 10.0
 # Nothing in either target may take so long; then every stack is printed and the run ends.
 STUCK_SECONDS = 120.0
+# What the last conversation held, a thread for instance, may take as long to go.
+SETTLE_SECONDS = 10.0
 # After so many everything lazy is there. The guest is a process of its own; what this one holds for it settles at once.
 WARM_UP_CONVERSATIONS = {"host": 200, "guest": 10, "launcher": 2}
 
@@ -88,9 +90,12 @@ class Run:
 
         Empty where the run was too short to become so.
         """
-        now, before = self._used(), self._warm
+        before = self._warm
         if before is None:
             return {}
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while any(map(int.__gt__, (now := self._used())[:2], before)) and time.monotonic() < deadline:
+            time.sleep(0.02)
         return {name: now[n] - before[n] for n, name in enumerate(("descriptors", "threads", "bytes"))}
 
     def _used(self) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ from sandbox.pipe.watching import Watch
 from .calls import call
 from .conversations import Exchange, Frame, encode, pick
 from .found import Counts, Found
-from .mutants import FuzzedEnvironment, MutantKeep, MutantStream, Piece
+from .mutants import IDLE_SECONDS, SURE_SECONDS, FuzzedEnvironment, MutantKeep, MutantStream, Piece
 from .mutations import in_pieces, mutated_frames, on_the_wire
 
 LATE_SECONDS = 10.0
@@ -85,7 +85,7 @@ class HostTarget:
         """Make the answers to the requests of ``exchange`` ready, one of them wrong."""
         asked = max(frame.channel for frame in exchange.sent) + 1
         wrong = rng.randrange(asked) if mutated else None
-        said: list[list[str | None]] = []
+        said: list[list[str | float]] = []
         told.append([exchange.method, exchange.args, said])
         stream.clear()
         for n in range(asked):
@@ -95,7 +95,7 @@ class HostTarget:
                 answers.append(partial(self._answer, rng, frames, streamed, wrong_now, said))
 
     def _answer(
-        self, rng: random.Random, frames: list[Frame], streamed: bool, mutated: bool, said: list[list[str | None]],
+        self, rng: random.Random, frames: list[Frame], streamed: bool, mutated: bool, said: list[list[str | float]],
         channel: int, sequence: int, nonce: bytes,
     ) -> tuple[list[Piece], int]:  # fmt: skip
         first, due = frames[0].channel, frames[-1].kind
@@ -110,26 +110,28 @@ class HostTarget:
         data = on_the_wire(rng, parts, sequence, nonce, 0.03 if mutated else 0.0)
         pieces: list[Piece] = []
         if (streamed or len(data) > WINDOW) and data == b"".join(each):
-            pieces += _in_turns(parts, each, streamed)
+            pieces += _in_turns(parts, each, streamed, IDLE_SECONDS if mutated else SURE_SECONDS)
         else:
             pieces += in_pieces(rng, data)
         if data != b"".join(each) or (due, channel) not in [(kind, c) for kind, c, _ in parts]:
             pieces.append(b"")  # nothing may come that answers the request
         if mutated and rng.random() < 0.01:  # the answer to another host's call
             pieces += [MutantKeep.answer_prefix[:9], MutantKeep.answer_prefix[9:] + bytes(8), b""]
-        said.append([None if piece is None else piece.hex() for piece in pieces])
+        said.append([piece.hex() if isinstance(piece, bytes) else piece for piece in pieces])
         return pieces, len(parts)
 
 
-def _in_turns(parts: list[tuple[int, int, bytes]], encoded: list[bytes], streamed: bool) -> Iterator[Piece]:
+def _in_turns(
+    parts: list[tuple[int, int, bytes]], encoded: list[bytes], streamed: bool, wait: float = IDLE_SECONDS
+) -> Iterator[Piece]:
     """What comes in while a body is ``streamed`` there, or as the host gives credit for it."""
     room = WINDOW - CREDIT_STEP
     for (kind, _, payload), piece in zip(parts, encoded, strict=True):
         if streamed:
-            yield from [None] * (CHUNKS_CREDITED if kind == Kind.CREDIT else 1)
+            yield from [wait] * (CHUNKS_CREDITED if kind == Kind.CREDIT else 1)
         elif kind == Kind.DATA and room < len(payload):
             room += CREDIT_STEP
-            yield None
+            yield wait
         room -= len(payload)
         yield piece
 
@@ -219,7 +221,7 @@ def replay(conversation: list[Any]) -> None:
             stream.answers.clear()
             for answer in answers:
                 stream.answers.append(
-                    partial(_again, [None if piece is None else bytes.fromhex(piece) for piece in answer])
+                    partial(_again, [bytes.fromhex(piece) if isinstance(piece, str) else piece for piece in answer])
                 )
             if method == "hello":
                 env.start()

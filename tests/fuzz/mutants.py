@@ -24,11 +24,11 @@ from .guest_calls import TOKEN
 
 # How often a conversation's pipe is mended, and how long a call waits for its answer.
 MOST_RESUMED, CALL_SECONDS = 3, 0.05
-# A stream that waits for more from the host than comes goes on after this.
-IDLE_SECONDS = 0.03
+# A stream that waits for more from the host than comes goes on after this: if its answer is wrong, or was really said.
+IDLE_SECONDS, SURE_SECONDS = 0.03, 60.0
 
-# Bytes that come in at once; b"" ends the pipe, None is a wait for a frame of a body, or credit.
-Piece = bytes | None
+# Bytes that come in at once; b"" ends the pipe, a number is a wait for a frame of a body, or credit, of so many seconds at most.
+Piece = bytes | float
 # The pieces that answer the request on that channel, with the first frame's number and the nonce, and how many frames they are.
 Answer = Callable[[int, int, bytes], tuple[list[Piece], int]]
 
@@ -54,6 +54,7 @@ class MutantStream:
         self._nonce = nonce
         self._changed = threading.Condition()
         self._arriving: deque[Piece] = deque()
+        self._moved = 0.0  # when a frame was taken, or a piece came in
         self._closed = False
 
     def clear(self) -> None:
@@ -87,6 +88,7 @@ class MutantStream:
             else:
                 for kind, channel, _payload in self._decoder.feed(data):
                     self._take(kind, channel)
+            self._moved = time.monotonic()
             self._changed.notify_all()
         return len(data)
 
@@ -98,28 +100,35 @@ class MutantStream:
             self._asked[:] = [self.again.popleft()] if self.again else []
             self._arriving += pieces
             self.sequence += count
-        elif kind in (Kind.DATA, Kind.CREDIT) and None in self._arriving:
-            self._arriving.remove(None)
+        elif kind in (Kind.DATA, Kind.CREDIT):
+            if (wait := next((piece for piece in self._arriving if not isinstance(piece, bytes)), None)) is not None:
+                self._arriving.remove(wait)
         elif kind in (Kind.END, Kind.CANCEL):
             self._go_on()
 
     def _go_on(self) -> None:
-        self._arriving = deque(piece for piece in self._arriving if piece is not None)
+        self._arriving = deque(piece for piece in self._arriving if isinstance(piece, bytes))
 
     def _ready(self) -> bool:
-        return self._closed or (bool(self._arriving) and self._arriving[0] is not None)
+        return self._closed or (bool(self._arriving) and isinstance(self._arriving[0], bytes))
 
     def receive(self, timeout_seconds: float) -> bytes | None:
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
-            while not self._changed.wait_for(self._ready, min(timeout_seconds, IDLE_SECONDS)):
-                if self._arriving:
+            while not self._ready():
+                now = time.monotonic()
+                wait = self._arriving[0] if self._arriving else None
+                due = deadline if wait is None or isinstance(wait, bytes) else self._moved + wait
+                if now >= due and self._arriving:
                     self._arriving.popleft()
-                elif time.monotonic() >= deadline or timeout_seconds < IDLE_SECONDS:
+                    self._moved = now
+                elif now >= deadline:
                     return None
                 else:
-                    self._changed.wait_for(lambda: self._closed or self._arriving, deadline - time.monotonic())
+                    self._changed.wait(min(due, deadline) - now)
+            self._moved = time.monotonic()
             data = b"" if self._closed else self._arriving.popleft()
+            assert isinstance(data, bytes)
             if self.resets and not data and not self._closed:
                 raise ConnectionResetError
             return data

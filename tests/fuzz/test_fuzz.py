@@ -163,7 +163,7 @@ def test_typing_what_stands_for_no_bytes_is_refused_and_ends_nothing() -> None:
         started = env.run("cat", wait_seconds=0.1).unwrap().id
         refused = env.send(started, "\ud800")
         assert refused.code is ErrorCode.invalid_arguments  # type: ignore[union-attr]
-        assert env.send(started, "typed\n").unwrap().output == "typed\n"
+        assert env.send(started, "typed\n", wait_seconds=60).unwrap().output == "typed\n"
 
 
 WRONG: list[tuple[Any, dict[str, Any]]] = [

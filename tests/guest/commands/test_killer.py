@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from sandbox.guest.commands import killer
 from sandbox.guest.commands.killer import kill_below, wait_until_gone
 from sandbox.guest.watch.procfs import find_descendants, read_parents
-from tests.integration.observing import within
 
 ROOT = str(Path(__file__).parents[3])
 # A stand-in for a runner: sub-reaper of what it starts, reaps, says when its command has begun.
@@ -121,9 +122,16 @@ def test_it_gives_up_in_time_and_says_who_is_left(
     root = started(TREES["plain"])
     before = set(find_descendants(root))
     monkeypatch.setattr(os, "kill", lambda pid, number: None)  # as where the kill is not allowed
-    (_, survivors), _ = within(0.35, lambda: kill_below(root, seconds=0.1))
-    assert survivors == before
+    now = [0.0]
+
+    def sleep(_: float) -> None:
+        now[0] += 0.03
+
+    monkeypatch.setattr(killer, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    _, survivors = kill_below(root, seconds=0.1)
     monkeypatch.undo()
+    assert survivors == before
+    assert now == [pytest.approx(0.12)], "it gives up at the first look past its time"
 
 
 def test_who_is_slow_to_die_is_waited_for(started: Callable[[str], int]) -> None:

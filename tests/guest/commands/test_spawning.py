@@ -7,7 +7,6 @@ import os
 import queue
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,11 +33,9 @@ def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:
         for thread in killers:
             thread.join()
         assert env.backend.process is not None
-        deadline = time.monotonic() + 120
+        guest = env.backend.process.pid
         most = 1 + 2 * (MOST_SPARES + 1)  # the launcher; a runner and its leader each
-        while len(find_descendants(env.backend.process.pid)) > most and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert len(find_descendants(env.backend.process.pid)) <= most
+        assert eventually(lambda: len(find_descendants(guest)) <= most, 120)
         assert env.run("echo alive").unwrap().output == "alive\n"
 
 
@@ -110,18 +107,29 @@ def test_a_command_that_is_killed_while_it_waits_for_a_process_never_begins() ->
         assert not any(command.running for command in env.processes().unwrap().commands if command.id == waits.id)
 
 
+def waits_in(pid: int) -> str:
+    """The function of the kernel in which a process sleeps; "" where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/wchan").read_text()
+    except OSError:
+        return ""
+
+
 @contextmanager
 def taken(env: LocalEnvironment) -> Iterator[None]:
     """All processes that wait for a command are killed, and nobody has noticed yet: until the end of the block."""
     assert env.backend.process is not None
     launcher = next(pid for pid, parent in read_parents().items() if parent == env.backend.process.pid)
-    before: list[int] = []
-    while (seen := find_descendants(launcher)) != before:  # until the last spare is there
-        before = seen
-        time.sleep(0.3)
-    runners = [pid for pid, parent in read_parents().items() if parent == launcher]
-    leaders = [pid for pid, parent in read_parents().items() if parent in runners]
-    assert leaders
+
+    def waiting() -> tuple[list[int], list[int]] | None:
+        """The runners and their leaders, once there is a spare beside the one that was used, and all of them wait."""
+        runners = [pid for pid, parent in read_parents().items() if parent == launcher]
+        leaders = [pid for pid, parent in read_parents().items() if parent in runners]
+        wait = all("wait" in waits_in(pid) for pid in runners) and all("poll" in waits_in(pid) for pid in leaders)
+        return (runners, leaders) if wait and len(runners) == len(leaders) == 2 else None
+
+    runners, leaders = eventually(waiting)
+    env.usage().unwrap()  # by now the guest has heard of them
     for pid in (launcher, *runners):
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -157,8 +165,7 @@ def test_a_command_that_was_stopped_before_it_began_never_begins(way: str) -> No
             else:
                 started = env.run("echo on >> said; sleep 100", wait_seconds=0.2).unwrap()
                 assert env.kill(started.id, **({} if way == "kill" else {"signal": "SIGTERM"})).ok
-        time.sleep(0.5)
-        assert env.processes().unwrap().commands == () or not any(c.running for c in env.processes().unwrap().commands)
-        assert env.read("said").code is ErrorCode.path_not_found  # type: ignore[union-attr]
+        assert eventually(lambda: not any(command.running for command in env.processes().unwrap().commands))
         for _ in range(MOST_SPARES + 2):
             assert env.run("echo alive").unwrap().output == "alive\n"
+        assert env.read("said").code is ErrorCode.path_not_found  # type: ignore[union-attr]

@@ -25,11 +25,19 @@ from sandbox.guest.watch import sockets, waiting
 PATIENCE = 60.0
 
 
-def rounds(reactor: Reactor, seconds: float) -> None:
-    """Serve the reactor for a while."""
-    reactor.after(seconds, reactor.stop)
-    reactor._running = True
+def serve_until(reactor: Reactor, done: Callable[[], bool]) -> None:
+    """Serve the reactor until ``done``."""
+    deadline = time.monotonic() + PATIENCE
+
+    def look() -> None:
+        if done() or time.monotonic() > deadline:
+            reactor.stop()
+        else:
+            reactor.after(0.01, look)
+
+    look()
     reactor.run()
+    assert done()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,7 @@ def test_a_pipe_that_fills_and_ends() -> None:
 
     reader = threading.Thread(target=drain)
     reader.start()
-    rounds(reactor, 0.5)
+    serve_until(reactor, lambda: source.pending == 0 and source._fd < 0)
     reader.join(PATIENCE)
     assert (len(got), source.pending) == (500_000, 0)
     os.close(read)
@@ -174,16 +182,21 @@ def test_what_a_process_waits_for(code: str, kind: str, detail: str) -> None:
 
 def test_the_holder_of_a_lock_is_found_among_many_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel lists about eighty of them in one read."""
-    monkeypatch.setattr(waiting, "_locks", waiting._Locks())  # another test may have looked a moment ago
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context((tmp_path / str(n)).open("w")).fileno() for n in range(200)]
         for fd in held:
             fcntl.flock(fd, fcntl.LOCK_EX)
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=held) as other:
-            holders = [waiting._describe_lock_holder(other.pid, fd) for fd in held]
+
+
+            def all_are_found() -> bool:  # locks of others come and go between the reads of the list
+                monkeypatch.setattr(waiting, "_locks", waiting._Locks())  # who has looked a moment ago is answered from that
+                holders = (waiting._describe_lock_holder(other.pid, fd) for fd in held)
+                return all(f"held by process {os.getpid()} " in holder for holder in holders)
+
+            until(all_are_found)
             assert other.stdin is not None
             other.stdin.close()
-    assert all(f"held by process {os.getpid()} " in holder for holder in holders)
 
 
 def test_a_process_that_is_gone() -> None:

@@ -221,7 +221,7 @@ def test_nothing_is_left_open(place: Place, workspace: Path) -> None:
     before = descriptors()
     for path in ("a/b", "out/etc", "/etc/x", "a/../c/d"):
         refused(place, "read", path=path)
-    assert left_open(before) == []
+    assert left_open(before, 30) == []
 
 
 def test_waiting_for_a_file_does_not_explain_why_it_is_missing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

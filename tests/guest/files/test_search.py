@@ -50,6 +50,12 @@ def workspace(place: Place) -> Path:
     return workspace
 
 
+@pytest.fixture
+def second_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked for a second time is found, however busy the machine is."""
+    monkeypatch.setattr("sandbox.guest.files.search.AGAIN_SECONDS", 30.0)
+
+
 class HidingCall(RealCall):
     """Look for programs in the sandbox's own PATH, as the guest does."""
 
@@ -184,6 +190,7 @@ def test_forged_output_adds_no_match(place: Place, workspace: Path, output: byte
     assert search(Forged(place, {"pattern": "x"}))["matches"] == []
 
 
+@pytest.mark.usefixtures("second_search")
 @pytest.mark.parametrize("length", [50_000, 5_000_000, 9_600_000])
 def test_a_match_far_into_a_long_line_is_returned_with_its_surroundings(
     place: Place, workspace: Path, length: int
@@ -200,6 +207,7 @@ def test_a_match_far_into_a_long_line_is_returned_with_its_surroundings(
     assert "xxneedleyy" in literal[0]["text"]
 
 
+@pytest.mark.usefixtures("second_search")
 @needs_ripgrep
 @pytest.mark.parametrize("engine", ["ripgrep"], indirect=True)
 def test_a_search_without_matches_names_skipped_files_that_have_one(place: Place, workspace: Path) -> None:
@@ -224,6 +232,7 @@ def test_a_search_without_matches_names_skipped_files_that_have_one(place: Place
     assert SearchResult.model_validate(found(place, "4712")).to_text() == "[no match]"
 
 
+@pytest.mark.usefixtures("second_search")
 @needs_ripgrep
 @pytest.mark.parametrize("engine", ["ripgrep"], indirect=True)
 def test_truncated_matches_say_how_many_there_are(place: Place, workspace: Path) -> None:

@@ -262,7 +262,7 @@ def test_the_caller_can_give_up(place: Place, workspace: Path) -> None:
         with pytest.raises(Fault) as caught:
             download(GivenUp(place, {"path": path}))
         assert caught.value.code == "cancelled"
-        assert left_open(before) == []
+        assert left_open(before, 30) == []
 
 
 def test_a_file_that_says_it_is_empty_and_is_not(place: Place) -> None:

@@ -19,6 +19,7 @@ from sandbox.guest.loop import host_lease as keeping
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.constants import LEASE_OVER
 from sandbox.guest.protocol.reattach import CALL_BYTES, NO_NONCE, OWNER_DEAD, TAKE_OVER, Call, CallFinder
+from sandbox.pipe import reattaching
 from sandbox.pipe.reattaching import NoAnswerError
 from sandbox.pipe.watching import CancelToken, Watch
 from tests.guest.switchboard import Switchboard
@@ -88,6 +89,12 @@ def board() -> Iterator[Switchboard]:
         yield made
 
 
+@pytest.fixture
+def one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host calls once, however late the answer is: a second answer would cut what the first one has begun."""
+    monkeypatch.setattr(reattaching, "CALL_AGAIN_SECONDS", 60.0)
+
+
 def in_thread(work: Any) -> tuple[threading.Thread, list[Any]]:
     answers: list[Any] = []
 
@@ -115,6 +122,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
     assert condition()
 
 
+@pytest.mark.usefixtures("one_call")
 @pytest.mark.parametrize("count", [1, 23, 24, 100, 5000, 300_000])
 def test_output_cut_anywhere_is_asked_for_again_and_done_once(board: Switchboard, count: int) -> None:
     host = board.first_host()
@@ -148,7 +156,9 @@ def test_cut_again_and_again_under_many_requests(board: Switchboard) -> None:
     ]
     for _ in range(5):
         time.sleep(0.25)
+        before = host.resumed
         board.cut()
+        wait_until(lambda before=before: host.resumed > before and host.connected)  # type: ignore[misc]
     for thread, _ in runs:
         thread.join(60)
     assert [answers[0][1].strip() for _, answers in runs] == [str(n).encode() for n in range(10)]
@@ -248,12 +258,13 @@ def test_a_later_host_finds_what_an_earlier_one_left(board: Switchboard) -> None
     host = board.first_host()
     host.run("export MARK=left; cd /tmp")
     in_background = host.run("sleep 1; echo late", args={"background": True})[0]["result"]["id"]
-    command = "echo x >> ran; sleep 1.5; echo fore; echo x >> ran"
+    command = "echo x >> ran; until [ -e go ]; do sleep 0.05; done; echo fore; echo x >> ran"
     thread, answers = in_thread(lambda: host.run(command, args={"session": None}))
     wait_until(lambda: ran(board) == 1)
     host.close(detach=True)
     thread.join(60)
     assert answers[0].reason == "closed"
+    (Path(board._folder.name) / "go").touch()
     wait_until(lambda: ran(board) == 2)
     later, ended = board.another_host(), dict[str, int]()
 
@@ -272,6 +283,7 @@ def test_a_later_host_finds_what_an_earlier_one_left(board: Switchboard) -> None
     later.close()
 
 
+@pytest.mark.usefixtures("one_call")
 def test_one_host_at_a_time(board: Switchboard) -> None:
     host = board.first_host()
     with pytest.raises(NoAnswerError):
@@ -291,6 +303,7 @@ def test_one_host_at_a_time(board: Switchboard) -> None:
     last.close()
 
 
+@pytest.mark.usefixtures("one_call")
 def test_a_host_that_lost_its_sandbox_to_another_does_not_take_it_back(board: Switchboard) -> None:
     host = board.first_host()
     host.give_up_seconds = 1.0
@@ -325,6 +338,7 @@ def test_nonsense_from_a_host_is_dropped_until_it_calls(board: Switchboard) -> N
     host.close()
 
 
+@pytest.mark.usefixtures("one_call")
 @pytest.mark.parametrize("size", [1, 8, 23, 24, 60, 124])
 def test_bytes_of_a_dead_host_that_arrive_late_are_skipped(board: Switchboard, size: int) -> None:
     """An engine that is busy hands them over when the next host was answered already."""
@@ -364,8 +378,8 @@ def test_a_lease_waits_for_what_came_while_the_guest_was_stopped() -> None:
 def test_the_time_of_a_pause_is_given_back() -> None:
     with Switchboard() as board:
         host = board.first_host()
-        thread, answers = in_thread(lambda: host.run("sleep 1; echo done", timeout_seconds=2.5))
-        time.sleep(0.3)
+        thread, answers = in_thread(lambda: host.run("echo x >> ran; sleep 1; echo done", timeout_seconds=2.5))
+        wait_until(lambda: ran(board) == 1)
         host.pause_deadlines()
         began = time.monotonic()
         os.kill(board.guest.pid, signal.SIGSTOP)  # its commands go on, unlike those of a paused container
@@ -383,8 +397,8 @@ def test_the_time_of_a_pause_is_given_back() -> None:
 def test_requests_whose_replies_are_too_large_to_store_are_not_carried_out_twice(board: Switchboard) -> None:
     host = board.first_host()
     args = {"keep_output_bytes": 20 << 20}
-    thread, answers = in_thread(lambda: host.run("echo x >> ran; head -c 20000000 /dev/zero", args=args))
     board.pass_down = 300_000
+    thread, answers = in_thread(lambda: host.run("echo x >> ran; head -c 20000000 /dev/zero", args=args))
     thread.join(60)
     assert answers[0][0]["fault"]["code"] == "transfer_incomplete"
     assert ran(board) == 1

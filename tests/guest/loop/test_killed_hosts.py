@@ -16,6 +16,7 @@ import pytest
 from sandbox.docker.container.stream import AttachStream
 from sandbox.errors import SandboxUnavailableError
 from sandbox.guest.protocol.reattach import NO_NONCE, OWNER_DEAD, TAKE_OVER, Call, time_of_call
+from sandbox.pipe import reattaching
 from sandbox.pipe.incoming.reader import pipe_reader
 from sandbox.pipe.reattaching import NoAnswerError
 from tests.guest.doomed_hosts import DoomedHosts
@@ -35,6 +36,12 @@ def board() -> Iterator[Switchboard]:
 def doomed(board: Switchboard) -> Iterator[DoomedHosts]:
     with DoomedHosts(board) as made:
         yield made
+
+
+@pytest.fixture
+def one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host calls once, however late the answer is: a second answer would cut what the first one has begun."""
+    monkeypatch.setattr(reattaching, "CALL_AGAIN_SECONDS", 60.0)
 
 
 def eventually(holds: object, seconds: float = 20.0) -> bool:
@@ -65,6 +72,7 @@ def opened(board: Switchboard, what: str) -> int:
     return count
 
 
+@pytest.mark.usefixtures("one_call")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("least", range(1, STEP + 1, 3))
 def test_killed_after_any_byte_it_leaves_a_guest_that_does_each_request_once(
@@ -124,6 +132,7 @@ def test_its_whole_answer_is_asked_for_again_by_the_next(board: Switchboard, doo
     later.close()
 
 
+@pytest.mark.usefixtures("one_call")
 def test_the_later_of_two_hosts_wins_while_the_former_sends(board: Switchboard) -> None:
     former = board.first_host()
     assert goes_past(former)
@@ -153,6 +162,7 @@ def test_the_later_of_two_hosts_wins_while_the_former_sends(board: Switchboard) 
     later.close()
 
 
+@pytest.mark.usefixtures("one_call")
 def test_a_call_that_comes_late_does_not_win(board: Switchboard) -> None:
     """A host calls again while its answer is on the way: that call may be read after another host has taken over."""
     board.first_host().close(detach=True)
@@ -186,10 +196,11 @@ def test_the_call_of_a_killed_host_that_comes_behind_that_of_the_next_does_not_w
     last.close()
 
 
+@pytest.mark.usefixtures("one_call")
 def test_a_call_that_is_repeated_late_does_not_disturb_its_host(board: Switchboard) -> None:
     """As by the door, while the engine still holds what was written to standard input."""
     board.first_host().close(detach=True)
-    host = board.another_host()
+    host = board.another_host(flags=OWNER_DEAD)
     assert goes_past(host)
     assert board.guest.stdin is not None
     board.guest.stdin.write(Call(host.nonce, NO_NONCE, WHERE, time_of_call(), TAKE_OVER).pack(board.token))

@@ -8,9 +8,11 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from sandbox.guest.loop import reactor as reactor_module
 from sandbox.guest.loop.link import WIDE_BYTES, Link
 from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.protocol import wire
@@ -162,13 +164,15 @@ def test_a_host_that_is_replaced_before_the_change_hears_it_on_its_new_pipe(pipe
     pipe.end()
 
 
-def test_timers_in_their_order() -> None:
-    reactor, order = Reactor(), list[str]()
-    reactor.after(0.03, lambda: order.append("third"))
-    reactor.after(0.01, lambda: order.append("first"))
-    cancelled = reactor.after(0.015, lambda: order.append("cancelled"))
-    reactor.after(0.02, lambda: order.append("second"))
-    reactor.after(0.04, reactor.stop)
+def test_timers_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    reactor, order, now = Reactor(), list[str](), time.monotonic()
+    with monkeypatch.context() as patched:  # the clock stands still
+        patched.setattr(reactor_module, "time", SimpleNamespace(monotonic=lambda: now))
+        reactor.after(0.03, lambda: order.append("third"))
+        reactor.after(0.01, lambda: order.append("first"))
+        cancelled = reactor.after(0.015, lambda: order.append("cancelled"))
+        reactor.after(0.02, lambda: order.append("second"))
+        reactor.after(0.04, reactor.stop)
     cancelled.cancel()
     reactor.run()
     assert order == ["first", "second", "third"]

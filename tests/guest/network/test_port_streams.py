@@ -15,7 +15,7 @@ from sandbox.network.policy import Network
 from sandbox.network.services.peer_port import GONE, NO_SERVER, PeerPort
 
 from .test_peer_port_ends import Deaf, nothing_is_left, reset
-from .test_service_names import free_port, until
+from .test_service_names import closed_port, until
 from .test_tunnels import Ends, ends
 
 LIMIT = 1 << 16
@@ -108,7 +108,8 @@ def test_where_nothing_listens_and_where_nothing_is(inside: Ends) -> None:
             await way(inside, port).open_stream(LIMIT)
         return caught.value.why
 
-    assert asyncio.run(why(free_port())) == NO_SERVER
+    with closed_port() as port:
+        assert asyncio.run(why(port)) == NO_SERVER
     until(lambda: nothing_is_left(inside, inside))
     inside.egress.streams.close()
     assert asyncio.run(why(80)) == GONE

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from sandbox.guest.pages.driver import session as session_module
 from sandbox.guest.pages.driver import tab
 from sandbox.guest.pages.driver.chromium import Chromium
 from sandbox.guest.pages.driver.devtools import LateError
@@ -124,7 +125,8 @@ StartTabs = Callable[[Callable[[int], Said]], tuple[Tabs, Recorded]]
 
 @pytest.fixture
 def start_session(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Start a recorded browser, in whose tabs a request may take 0.2 s."""
+    """Start a recorded browser, in whose tabs a request may take 0.2 s, with time enough to tell what there is."""
+    monkeypatch.setattr(session_module, "COLLECT_SECONDS", 20.0)
     monkeypatch.setattr(tab, "REQUEST_SECONDS", 0.2)
     browsers: list[Recorded] = []
 

@@ -21,6 +21,7 @@ from sandbox.guest.state.changes import Tracker
 from sandbox.guest.state.tree_states import TreeReader
 from sandbox.guest.state.tree_watch import TreeWatch
 from tests.guest.calls import place_at
+from tests.leaks import descriptors
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can have inotify instances of its own")
 
@@ -35,6 +36,7 @@ def _every_folder_is_a_mount() -> Any:
 
 
 IS_OWN_MOUNT = tree_watch.is_own_mount
+INOTIFY = "anon_inode:inotify"
 FOLDERS = ["", "src", "src/lib", "node_modules", "node_modules/pkg", ".git", ".git/objects", "new", "new/er"]
 FILES = [f"{folder}/{name}".lstrip("/") for folder in FOLDERS for name in "ab"]
 
@@ -203,10 +205,11 @@ def test_too_many_folders_end_the_watch(top: Path, library: Path, monkeypatch: p
         (top / f"d{number}").mkdir()
     watched = Watched(top, library)
     assert not watched.look()
-    before = len(os.listdir("/proc/self/fd"))
+    number = watched.watch._inotify
+    assert descriptors()[number] == INOTIFY
     (top / "node_modules").mkdir()
     assert [watched.look() for _ in range(3)] == [True] * 3
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert descriptors().get(number) != INOTIFY
 
 
 def test_folders_are_counted_once_however_much_room_they_take(top: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,10 +56,10 @@ def test_links_are_not_followed_and_what_is_gone_is_nothing(tmp_path: Path) -> N
 
 def test_a_measurement_that_waited_for_a_processor_does_not_put_off_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sleep, pauses = time.sleep, list[float]()
+    pauses = list[float]()
 
     def measure(folders: Sequence[bytes]) -> list[int]:
-        sleep(0.5)  # others have the processor
+        time.sleep(0.5)  # others have the processor
         return [7 for _ in folders]
 
     def pause(seconds: float) -> None:
@@ -67,7 +68,7 @@ def test_a_measurement_that_waited_for_a_processor_does_not_put_off_the_next(mon
 
     monkeypatch.setattr(disk_usage, "measure_sizes", measure)
     monkeypatch.setattr("os.nice", lambda _: 0)
-    monkeypatch.setattr("time.sleep", pause)
+    monkeypatch.setattr(disk_usage, "time", SimpleNamespace(process_time=time.process_time, sleep=pause))
     monkeypatch.setattr("sys.argv", ["disk_usage", str(writer.detach()), "/a", "/b"])
     disk_usage.main()
     assert pauses == [disk_usage.LEAST_SECONDS]
@@ -86,6 +87,6 @@ def test_what_is_kept_lives_on_with_all_below_it() -> None:
         assert victim.pid in found
         assert not {kept.pid, *below} & set(found)
         for process in (kept, victim):
-            killed, alive = kill_below(process.pid)
+            killed, alive = kill_below(process.pid, 60)
             assert killed
             assert not alive

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -12,13 +11,42 @@ import pytest
 from sandbox.guest.commands.command import Command
 from sandbox.guest.commands.processes import Processes
 from sandbox.guest.interaction.wait_for import WaitFor
+from sandbox.guest.loop import reactor as reactor_module
 from sandbox.guest.loop.operations import operation_named
 from sandbox.guest.loop.reactor import Reactor
 from sandbox.guest.protocol.constants import IDLE, LIFETIME_OVER
 from sandbox.guest.watch import lifetime
 from sandbox.guest.watch.lifetime import Lifetime
 
-BEGAN: dict[Reactor, float] = {}
+
+class Clock:
+    """In place of the module ``time``: it goes on from timer to timer, however late the machine is."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        """The time of the timer that was waited for last."""
+        return self.now
+
+
+CLOCK = Clock()
+
+
+class TimedReactor(Reactor):
+    """Does not wait for a timer, but moves the clock to it."""
+
+    def _wait(self) -> float:
+        seconds = super()._wait()
+        if seconds > 0:
+            CLOCK.now = self._timers[0].due
+        return min(seconds, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CLOCK, "now", 0.0)
+    for module in (lifetime, reactor_module):
+        monkeypatch.setattr(module, "time", CLOCK)
 
 
 class _Command:
@@ -45,18 +73,17 @@ class _Sandbox:
 
 
 def made(under_way: Callable[[], bool] = lambda: False, **limits: float | None) -> tuple[Reactor, Lifetime, _Sandbox]:
-    reactor, sandbox = Reactor(), _Sandbox(**limits)
-    BEGAN[reactor] = time.monotonic()
+    reactor, sandbox = TimedReactor(), _Sandbox(**limits)
     commands = cast("dict[str, Command]", sandbox.commands)
     return reactor, Lifetime(reactor, sandbox.place.limits, commands, under_way), sandbox
 
 
 def ended(reactor: Reactor) -> tuple[int, float]:
-    """Run the loop. Returns its code, and the seconds since it was made."""
+    """Run the loop. Returns its code, and the time when it ended."""
     given_up = threading.Timer(60.0, lambda: reactor.hand_over(reactor.stop))
     given_up.start()
     try:
-        return reactor.run(), time.monotonic() - BEGAN[reactor]
+        return reactor.run(), CLOCK.now
     finally:
         given_up.cancel()
 
@@ -73,7 +100,7 @@ class _Workers:
 
 @pytest.mark.parametrize("condition", [{"port": 80}, {"file": "x"}])
 def test_looking_for_what_is_waited_for_is_no_work(condition: dict[str, Any]) -> None:
-    reactor, workers = Reactor(), _Workers()
+    reactor, workers = TimedReactor(), _Workers()
     nothing = dict.fromkeys(("id", "log", "exit", "port", "host", "file", "contains"))
     conditions = WaitFor(reactor, cast("Processes", _Sandbox()), cast("Any", workers))
     conditions.wait_for({**nothing, **condition, "timeout_seconds": 10}, lambda _fields, _blob: None)
@@ -124,7 +151,7 @@ def test_a_command_that_runs_is_work() -> None:
     sandbox.commands["c1"] = _Command(running=True)
 
     def finish() -> None:
-        sandbox.commands["c1"].running, sandbox.commands["c1"].ended = False, time.monotonic()
+        sandbox.commands["c1"].running, sandbox.commands["c1"].ended = False, CLOCK.now
 
     reactor.after(0.8, finish)
     code, took = ended(reactor)
@@ -132,10 +159,9 @@ def test_a_command_that_runs_is_work() -> None:
 
 
 def test_an_operation_under_way_is_work() -> None:
-    until = time.monotonic() + 0.8
-    reactor, _, _ = made(lambda: time.monotonic() < until, idle_seconds=0.2)
-    code, _ = ended(reactor)
-    assert (code, time.monotonic() >= until + 0.1) == (IDLE, True)
+    reactor, _, _ = made(lambda: CLOCK.now < 0.8, idle_seconds=0.2)
+    code, took = ended(reactor)
+    assert (code, took >= 0.9) == (IDLE, True)
 
 
 def test_without_limits_nothing_ends() -> None:
@@ -148,7 +174,7 @@ def test_without_limits_nothing_ends() -> None:
 def test_a_pause_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifetime, "LOOK_SECONDS", 0.2)
     reactor, _, _ = made(idle_seconds=0.5)
-    reactor.after(0.1, lambda: time.sleep(1.0))  # nothing runs meanwhile, as when the sandbox is frozen
+    reactor.after(0.1, lambda: setattr(CLOCK, "now", 1.1))  # nothing runs meanwhile, as when the sandbox is frozen
     code, took = ended(reactor)
     assert (code, took >= 1.3) == (IDLE, True)
 

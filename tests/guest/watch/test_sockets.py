@@ -18,7 +18,8 @@ def test_listeners_by_their_inode() -> None:
         socket.socket() as bound,
     ):
         udp.bind(("127.0.0.1", 0))
-        unix.bind("\0gamebox test of listeners")
+        name = f"gamebox test {os.getpid()} of listeners"
+        unix.bind(f"\0{name}")
         unix.listen()
         bound.bind(("127.0.0.1", 0))
         found = sockets.list_listeners()
@@ -28,7 +29,7 @@ def test_listeners_by_their_inode() -> None:
 
         assert entry(tcp) == ("tcp", "127.0.0.1", tcp.getsockname()[1])
         assert entry(udp) == ("udp", "127.0.0.1", udp.getsockname()[1])
-        assert entry(unix) == ("unix", "@gamebox test of listeners", 0)
+        assert entry(unix) == ("unix", f"@{name}", 0)
         assert entry(bound) is None
         with socket.create_connection(tcp.getsockname()) as connected:
             assert str(os.fstat(connected.fileno()).st_ino) not in sockets.list_listeners()

@@ -339,8 +339,8 @@ def test_refilling_that_fails_is_tried_again_less_and_less_often(maker: Maker) -
 def test_an_exception_of_the_maker_is_a_failure(maker: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     with SandboxPool(size=1, environment=maker) as pool:
         eventually(lambda: pool.stats().ready)
-        pool.acquire()
         monkeypatch.setattr(Member, "stand_by", lambda _: 1 / 0)
+        pool.acquire()
         with pytest.raises(SandboxError, match="division") as raised:
             pool.acquire()
         assert raised.value.code is ErrorCode.start_failed
@@ -557,8 +557,7 @@ def test_ctrl_c_loses_no_sandbox(maker: Maker) -> None:
                 time.sleep(0.01)
             timer.join()
             assert pool.stats().waiting == 0
-            for member in tuple(maker.members):
-                assert member.alive or member.ended or member in maker.started
+            eventually(lambda: all(m.alive or m.ended or m in maker.started for m in tuple(maker.members)))
 
 
 def test_ctrl_c_while_a_member_changes_hands_loses_nothing(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,16 +48,27 @@ def test_timeout_s_bounds_an_operation_that_has_no_timeout_of_its_own() -> None:
     assert answer["error"] == "read took more than 0.05 seconds and was stopped."
 
 
-def test_timeout_s_ends_the_operation_in_the_sandbox(tmp_path: Path) -> None:
+def test_timeout_s_ends_the_operation_in_the_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Review of the sandbox, 5.3: it went on in a thread, and the model was told that it ran on the host."""
-    search = tmp_path / "rg"
-    search.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    search, pid = tmp_path / "rg", tmp_path / "pid"
+    search.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/new; mv {tmp_path}/new {pid}\nexec sleep 60\n")
     search.chmod(0o755)
+
+    class Thread(threading.Thread):
+        """Its time counts from when the search has begun."""
+
+        def join(self, timeout: float | None = None) -> None:
+            deadline = time.monotonic() + 60
+            while not pid.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            super().join(timeout)
+
+    monkeypatch.setattr("sandbox.environment.host_actions.threading", SimpleNamespace(Thread=Thread))
     with LocalEnvironment(env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}) as env:
         answer = env.execute_action(SandboxAction("search", metadata={"timeout_s": 0.5}), {"pattern": "x"})
         assert (answer["code"], answer["effects"]) == ("timeout", "none")
         assert "0.5 seconds and was stopped" in answer["error"]
-        assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+        assert not Path("/proc", pid.read_text().strip()).exists()
 
 
 def test_timeout_s_ends_a_wait_for_what_a_command_answers() -> None:

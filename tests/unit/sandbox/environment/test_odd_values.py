@@ -134,7 +134,7 @@ def fake(here: None) -> Iterator[FakeEnvironment]:
 
 @pytest.fixture(scope="module")
 def local(here: None) -> Iterator[LocalEnvironment]:
-    with LocalEnvironment(limits=Limits(timeout_seconds=1, max_timeout_seconds=2)) as env:
+    with LocalEnvironment(limits=Limits(timeout_seconds=1, max_timeout_seconds=60)) as env:
         env.write("x", "content").unwrap()
         yield env
 
@@ -211,7 +211,7 @@ def test_a_number_that_cannot_be_sent_is_worded_with_its_operation(local: LocalE
 
 
 def test_a_local_environment_lives_on(local: LocalEnvironment) -> None:
-    assert local.run("echo alive").unwrap().stdout == "alive\n"
+    assert local.run("echo alive", timeout_seconds=60, session=None).unwrap().stdout == "alive\n"
     answer = local.changes("unknown")
     assert answer.to_dict()["code"] == "checkpoint_not_found"
     assert local.read("x").ok or local.write("x", "y").ok

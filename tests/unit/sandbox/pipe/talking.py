@@ -63,7 +63,7 @@ def pong_and_echo(guest: ScriptedGuest, request: GuestRequest) -> None:
     """Answer a ping first, as a guest does, then the request."""
 
     def answer() -> None:
-        assert guest.wait_for(Kind.PING)
+        assert guest.wait_for(Kind.PING, 60)
         for kind, channel, payload in guest.heard:
             if kind == Kind.PING:
                 guest.frame(Kind.PONG, channel, payload)

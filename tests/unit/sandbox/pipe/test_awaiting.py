@@ -190,7 +190,7 @@ def test_what_cannot_be_stopped_goes_on_when_its_task_is_cancelled_and_is_forgot
 def test_a_token_stops_what_is_awaited() -> None:
     def script(guest: ScriptedGuest, found: GuestRequest) -> None:
         def stop() -> None:
-            guest.wait_for(Kind.CANCEL)
+            guest.wait_for(Kind.CANCEL, 60)
             guest.reply(found, "stopped")
 
         threading.Thread(target=stop).start()

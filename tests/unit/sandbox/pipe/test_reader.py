@@ -72,12 +72,14 @@ def test_who_has_sent_a_body_reads_the_answer_itself(monkeypatch: pytest.MonkeyP
         threading.Thread(target=answer, args=(guest, request), daemon=True).start()
 
     def answer(guest: ScriptedGuest, request: GuestRequest) -> None:
-        guest.wait_for(Kind.END)
-        time.sleep(0.1)  # by now the caller waits
+        guest.wait_for(Kind.END, 60)
+        eventually(held[0].locked)  # until the caller waits
         guest.reply(request, 1)
 
+    held: list[Any] = []
     monkeypatch.setattr(pending_request, "OWN_SECONDS", 10.0)
     with many(1, script) as ((host, _),):
+        held.append(host._reading._role)
         readers: list[str] = []
         take = host._reading._take
 

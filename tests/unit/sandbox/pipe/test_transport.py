@@ -125,8 +125,8 @@ def test_a_source_that_fails_is_told_to_the_guest() -> None:
     with talk(silent) as (host, guest):
         with pytest.raises(OSError, match="Input/output error"):
             host.request("upload", {}, timeout_seconds=60, body=body())
-        assert guest.wait_for(Kind.END) == [b"the source failed: [Errno 5] Input/output error"]
-        assert guest.wait_for(Kind.CANCEL) == [b""]
+        assert guest.wait_for(Kind.END, 60) == [b"the source failed: [Errno 5] Input/output error"]
+        assert guest.wait_for(Kind.CANCEL, 60) == [b""]
 
 
 # --- deadlines -------------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_silence_is_reported_at_the_deadline_and_the_request_cancelled() -> None
         started = time.monotonic()
         fails(host, "no_answer", "within 0.3 seconds", timeout_seconds=0.2)
         assert 0.3 <= time.monotonic() - started < 30
-        assert guest.wait_for(Kind.CANCEL)
+        assert guest.wait_for(Kind.CANCEL, 60)
 
 
 def test_an_answer_that_comes_too_late_is_no_answer_to_another_request() -> None:
@@ -204,7 +204,7 @@ def test_a_long_answer_counts_as_a_sign_of_life() -> None:
 def test_silence_is_broken_by_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "PING_SHARE", 0.05 / 120)
     with talk(silent) as (_, guest):
-        assert guest.wait_for(Kind.PING)
+        assert guest.wait_for(Kind.PING, 60)
 
 
 # --- the end of the pipe ---------------------------------------------------------------------------------------------------
