@@ -97,7 +97,7 @@ def _until_told(code: str, setup: Callable[[Environment], Any]) -> Any:
 
     def told(env: Environment) -> Any:
         fields = setup(env)
-        until(lambda: bool(env.describe()) and any(notice.code == code for notice in env._owed))  # it asks the guest what is left
+        until(lambda: bool(env.describe()) and any(notice.code == code for notice in env._owed))  # it asks the guest
         return fields
 
     return told

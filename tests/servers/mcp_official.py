@@ -1,4 +1,4 @@
-"""An MCP server of the official package: on standard streams, or with --http over streamable HTTP, at a port that it prints."""
+"""An MCP server of the official package: on standard streams, or with --http over HTTP, at a port that it prints."""
 
 from __future__ import annotations
 
