@@ -17,7 +17,7 @@ from sandbox.envelope import jsonable
 from sandbox.text.invisible import visible
 
 from .screen import Screen
-from .terminal_input import read_line
+from .terminal_input import expect_line, read_line
 
 WORDS = {"approve": "a", "session": "s", "edit": "e", "reject": "r", "later": "l"}
 CHOICES = (
@@ -60,8 +60,7 @@ def ask_user_on(screen: Screen, read: Callable[[], str] | None = None) -> Callab
 
     def asked(question: str) -> str | None:
         with terminal().hidden():
-            screen.line(f"\nthe agent asks: {question}", "bold yellow")
-            return read().strip() or None
+            return _answer(screen, read, f"\nthe agent asks: {question}", "bold yellow").strip() or None
 
     return asked
 
@@ -77,15 +76,13 @@ def _ask(screen: Screen, read: Callable[[], str], request: ApprovalRequest) -> A
     if request.problem:
         screen.line(f"These arguments are invalid: {request.problem}", "red")
     while True:
-        screen.line(CHOICES.format(tool=request.tool, risk=request.rating.risk.name))
-        said = read()
+        said = _answer(screen, read, CHOICES.format(tool=request.tool, risk=request.rating.risk.name))
         word = said.strip().lower()
         choice = word if len(word) < 2 else WORDS.get(word, "?")
         if choice in ("a", "s"):
             return Answer(verdict="approve", for_session=choice == "s")
         if choice == "r":
-            screen.line("Reason (sent to the agent):")
-            return Answer(verdict="reject", reason=read().strip())
+            return Answer(verdict="reject", reason=_answer(screen, read, "Reason (sent to the agent):").strip())
         if choice == "l" or not said:  # the end of the input
             return Answer(verdict="later")
         if choice == "e":
@@ -95,13 +92,18 @@ def _ask(screen: Screen, read: Callable[[], str], request: ApprovalRequest) -> A
 
 
 def _edited(screen: Screen, read: Callable[[], str]) -> Mapping[str, Any] | None:
-    screen.line("The arguments as JSON, on one line:")
     try:
-        args = json.loads(read())
+        args = json.loads(_answer(screen, read, "The arguments as JSON, on one line:"))
     except (ValueError, RecursionError) as error:
         screen.line(f"That is not JSON: {error}", "red")
         return None
     return args if isinstance(args, dict) else None
+
+
+def _answer(screen: Screen, read: Callable[[], str], question: str, style: str = "") -> str:
+    expect_line()  # a line typed as soon as the question is seen is its answer
+    screen.line(question, style)
+    return read()
 
 
 def _line() -> str:

@@ -32,6 +32,7 @@ class TypedLines:
         self._descriptor, self._inbox, self._screen = descriptor, inbox, screen
         self._answers: queue.Queue[str] = queue.Queue()
         self._asking = threading.Event()
+        self._expected = False
         self._answered = -PASTED_SECONDS
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="typed lines", daemon=True)
@@ -45,12 +46,19 @@ class TypedLines:
         self._over.set()
         self._thread.join(5 * LOOK_SECONDS)
 
+    def expect_line(self) -> None:
+        """Let the next line be the answer of the ``read_line`` that follows: for before the question is shown."""
+        if not self._expected:
+            self._expected = True
+            self._asking.set()
+
     def read_line(self) -> str:
         """Return the next line with its line feed; "" at the end of the input."""
-        self._asking.set()
+        self.expect_line()
         try:
             return self._answers.get()
         finally:
+            self._expected = False
             self._asking.clear()
 
     def _listen(self) -> None:
@@ -119,6 +127,13 @@ def listening(inbox: Inbox, screen: Screen) -> Iterator[None]:
         lines.stop()
         terminal().hide()
         terminal().above_input = False
+
+
+def expect_line() -> None:
+    """Let the next line be the answer of the ``read_line`` that follows: for before the question is shown."""
+    lines = _current.get()
+    if lines is not None:
+        lines.expect_line()
 
 
 def read_line() -> str:

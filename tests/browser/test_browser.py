@@ -26,7 +26,8 @@ PAGE = b'''<!doctype html><title>Shop</title><h1>Shop</h1><p>We sell <b>nice</b>
 <form><label>Name <input name=n></label>
 <label>File <input type=file id=f onchange="f.files[0].text().then(t=>out.textContent=t)"></label></form>
 <p id=out></p><a href="/next" target=_blank>Elsewhere</a><div style="height:3000px"></div><button id=late hidden>Late</button>
-<script>console.warn("careful", 1); setTimeout(() => late.hidden = false, 300); fetch("/missing"); null.x</script>'''
+<script src="/missing"></script>
+<script>console.warn("careful", 1); setTimeout(() => late.hidden = false, 300); null.x</script>'''
 PDF = b'''%PDF-1.4
 1 0 obj <</Type /Catalog /Pages 2 0 R>> endobj
 2 0 obj <</Type /Pages /Kids [3 0 R] /Count 1>> endobj

@@ -25,8 +25,9 @@ PRICES = "def total(prices):\n\treturn sum(prices)\n\n\ndef mean(prices):\n\tret
 LISTEN = """import socket, sys
 s = socket.create_connection(("127.0.0.1", 24128))
 s.sendall(f"CONNECT 127.0.0.1:{sys.argv[1]} HTTP/1.1\\r\\n\\r\\n".encode())
-s.recv(999)
-try: print(s.recv(9))
+try:
+    s.recv(999)
+    print(s.recv(9))
 except ConnectionError: print("the connection was cut")
 """
 # Holds a lease on its file, as a file server does: a program that opens the file waits until the lease ends.
@@ -91,6 +92,17 @@ def _background(command: str, seconds: float = 0.3, **options: Any) -> Any:
     return run
 
 
+def _until_told(code: str, setup: Callable[[Environment], Any]) -> Any:
+    """The setup, and a wait until the environment has a notice with the code for the next answer."""
+
+    def told(env: Environment) -> Any:
+        fields = setup(env)
+        until(lambda: bool(env.describe()) and any(notice.code == code for notice in env._owed))  # it asks the guest
+        return fields
+
+    return told
+
+
 def _serving(env: Environment) -> Mapping[str, Any]:
     ident = env.run(f'python3 -c "{SERVER}"', background=True).unwrap().id
     env.wait_for(port=8000, id=ident, timeout_seconds=15).unwrap()
@@ -137,6 +149,11 @@ def _memory_taken(env: Environment) -> Mapping[str, Any]:
     return {"id": ident}
 
 
+def _many_sleep(env: Environment) -> None:
+    env.run("for n in $(seq 49); do sleep 300 & done; wait", background=True).unwrap()
+    until(lambda: (env.processes().unwrap().pids or 0) >= 58)  # of 64: the notice comes when nine tenths are in use
+
+
 def _deep_cache(env: Environment) -> None:
     program = (
         "import os\nos.mkdir('cache'); os.chdir('cache')\nfor i in range(13):\n os.mkdir(chr(1) * 250); os.chdir(chr(1) * 250)\n"
@@ -175,6 +192,7 @@ def _spun(env: Environment) -> None:
 
 def _database_ended(env: Environment) -> None:
     assert isinstance(env, DockerEnvironment)
+    env.services["db"].environment.run("touch /tmp/end", session=None).unwrap()
     until(lambda: env.services["db"].ended is not None)
 
 
@@ -358,16 +376,16 @@ PATHS = (
 
 COMMANDS = (
     Situation(
-        "prompt", ("timeout",), "Set the project up.", ("run", {"command": "read -p 'Continue? [y/N] ' x < /dev/tty || sleep 60", "timeout_seconds": 1, "pty": True}),
+        "prompt", ("timeout",), "Set the project up.", ("run", {"command": "read -p 'Continue? [y/N] ' x < /dev/tty || sleep 60", "timeout_seconds": 3, "pty": True}),
         "Run it so that it asks nothing (yes | ..., -y), or with pty and wait_seconds and answer with send.", "A longer timeout.",
     ),
     Situation(
         "server_in_front", ("timeout",), "Start the server and look at its page.",
-        ("run", {"command": f'python3 -c "{SERVER}"', "timeout_seconds": 2}),
+        ("run", {"command": f'python3 -c "{SERVER}"', "timeout_seconds": 3}),
         "Start it with background=true, then wait_for(port=8000).", "A longer timeout.",
     ),
     Situation(
-        "slow", ("timeout",), "Run the tests.", ("run", {"command": "echo collected 12 items; sleep 30", "timeout_seconds": 1}),
+        "slow", ("timeout",), "Run the tests.", ("run", {"command": "echo collected 12 items; sleep 30", "timeout_seconds": 3}),
         "Find out what it sleeps for, or give it more time (timeout_seconds) or background=true.", "Believing that the tests failed.",
     ),
     Situation(
@@ -449,10 +467,10 @@ PAGES = (
     Situation(
         "in_circles", ("too_many_redirects",), "Look at the start page.", ("browse", {"url": "http://127.0.0.1:8124/"}),
         "Look in the server why it redirects for ever, or open another of its addresses.", "Browsing the same again.",
-        setup=_background(
+        setup=_until_told("server_listening", _background(
             "python3 -c \"import http.server\nclass H(http.server.BaseHTTPRequestHandler):\n  def do_GET(s):\n    s.send_response(302)\n"
-            "    s.send_header('Location','/')\n    s.end_headers()\nhttp.server.HTTPServer(('127.0.0.1',8124),H).serve_forever()\"", 1.0
-        ),
+            "    s.send_header('Location','/')\n    s.end_headers()\nhttp.server.HTTPServer(('127.0.0.1',8124),H).serve_forever()\"", 0
+        )),
     ),
 )
 
@@ -569,13 +587,13 @@ CALLS = (
 
 NOTICES = (
     Situation(
-        "pager", ("still_running",), "Install it.", ("run", {"command": "read -p 'Really? ' x; echo $x", "wait_seconds": 0.6}),
+        "pager", ("still_running",), "Install it.", ("run", {"command": "read -p 'Really? ' x; echo $x", "wait_seconds": 3}),
         "Answer with send(id, text='y\\n').", "Starting it again.",
     ),
     Situation(
         "queued", ("waited_for_session",), "List the files.", ("run", {"command": "ls"}),
         "Go on; use another session next time for what need not wait.", "Believing that ls took long.",
-        setup=_ran("sleep 2.5", wait_seconds=0.1),
+        setup=_ran("sleep 5", wait_seconds=0.1),
     ),
     Situation(
         "left_behind", ("left_running",), "Start the worker.", ("run", {"command": "sleep 300 & echo started"}),
@@ -618,12 +636,12 @@ NOTICES = (
     Situation(
         "died_meanwhile", ("command_ended",), "Go on with the docs while the worker runs.", ("think", {"thought": "Next are the docs."}),
         "Look at the logs of the worker, which has ended with exit code 3.", "Going on as if it ran.",
-        setup=_background("sleep 0.1; echo cannot import; exit 3"),
+        setup=_until_told("command_ended", _background("sleep 0.1; echo cannot import; exit 3", 0)),
     ),
     Situation(
         "server_is_up", ("server_listening",), "Start the server.", ("list", {}),
         "Use it at 127.0.0.1:8000 (curl or browse).", "Starting it again.",
-        setup=lambda env: _late_server(env),
+        setup=_until_told("server_listening", _background(f'sleep 0.2; exec python3 -c "{SERVER}"', 0)),
     ),
     Situation(
         "many_processes", ("too_many_processes",), "Run the workers.",
@@ -665,7 +683,7 @@ NOTICES = (
     Situation(
         "processes_run_low", ("processes_nearly_full",), "Run the tests in parallel.", ("run", {"command": "ls"}),
         "See what runs (processes), and end what is not needed before more is started.", "Starting many workers at once.",
-        setup=_background("for n in $(seq 49); do sleep 300 & done; wait", 1.0), place="small",
+        setup=_many_sleep, place="small",
     ),
     Situation(
         "service_says_no", ("service_refused",), "Add a price.",
@@ -776,8 +794,3 @@ def _editing(env: Environment) -> Environment:
 
     answer = Answer(verdict="edit", args={"command": "rm -rf build"})
     return ApprovingEnvironment(env, ApprovalPolicy(tools={"run": "always"}), lambda *_: answer)
-
-
-def _late_server(env: Environment) -> None:
-    env.run(f'sleep 0.2; exec python3 -c "{SERVER}"', background=True).unwrap()
-    time.sleep(1.2)

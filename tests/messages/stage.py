@@ -34,8 +34,11 @@ SMALL = Limits(
     cpu_seconds_per_command=1.0, background_commands=3, sessions=3, timeout_seconds=20.0, max_timeout_seconds=60.0,
 )  # fmt: skip
 FOLDERS = ("bin", "etc", "home", "proc", "sys", "tmp", "usr", "var", "workspace")
-# A database that ends by itself, soon after it was ready.
-ENDING = "echo ready for connections; sleep 1; echo 'FATAL: the folder of the data has the wrong owner'; exit 1"
+# A database that ends by itself, once there is the file /tmp/end.
+ENDING = (
+    "echo ready for connections; until [ -e /tmp/end ]; do sleep 0.1; done; "
+    "echo 'FATAL: the folder of the data has the wrong owner'; exit 1"
+)
 
 
 def _side_service() -> Environment:
@@ -107,7 +110,8 @@ class Stage:
     def place(self, name: str) -> Environment:
         """The environment of that name, with nothing left in it of the situations before."""
         if name not in self._places:
-            self._places[name] = self._stack.enter_context(PLACES[name]())
+            made = self._places[name] = self._stack.enter_context(PLACES[name]())
+            made.run("sleep 300", session=None, wait_seconds=0.1)  # the guest loads what finds out what a command waits for
         return self._places[name]
 
     def play(self, situation: Situation) -> Shown:

@@ -92,7 +92,8 @@ def test_an_agent_answers_a_program_that_asks(repo: Path, tmp_path: Path) -> Non
         tmp_path,
         {"tool": "run", "args": {**asks, "rows": 10, "cols": 60}},
         {"tool": "run", "args": {"command": "echo beside", "session": None}},
-        {"tool": "send", "args": {"id": "c2", "text": "Ann\n", "wait_seconds": 1}},
+        {"tool": "send", "args": {"id": "c2", "wait_seconds": 30}},  # until it asks
+        {"tool": "send", "args": {"id": "c2", "text": "Ann\n", "wait_seconds": 30}},
         {"tool": "screen", "args": {"id": "c2"}},
         {"tool": "kill", "args": {"id": "c2"}},
         FINISH,
@@ -101,8 +102,8 @@ def test_an_agent_answers_a_program_that_asks(repo: Path, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     envelopes = [step["envelope"] for step in json.loads(done.stdout)["steps"]]
     assert all(envelope["tool_executed"] for envelope in envelopes), envelopes
-    asked, beside, answered, shown = (envelope["result"] for envelope in envelopes[:4])
-    assert (asked["id"], asked["running"], asked["output"]) == ("c2", True, "name? ")
+    asked, beside, waited, answered, shown = (envelope["result"] for envelope in envelopes[:5])
+    assert (asked["id"], asked["running"], asked["output"] + waited["output"]) == ("c2", True, "name? ")
     assert beside["output"] == "beside\n"
     assert "hello Ann" in answered["output"]
     assert "hello Ann" in shown["text"]

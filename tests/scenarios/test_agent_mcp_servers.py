@@ -6,7 +6,6 @@ import http.server
 import importlib.metadata
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -150,27 +149,13 @@ def test_a_server_that_does_harm_does_it_in_the_sandbox(docker_env: Callable[...
     assert fine.call("echo", text="x")["tool_executed"] is False
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.fixture(params=["", "--json"])
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
     """A server of the official package on loopback, that answers with streams of events or with JSON."""
-    port = free_port()
-    with subprocess.Popen(
-        [sys.executable, str(OFFICIAL), str(port), *request.param.split()], stderr=subprocess.DEVNULL
-    ) as process:
-        deadline = time.monotonic() + 120
-        while not listens(port) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}/mcp"
+    command = [sys.executable, str(OFFICIAL), "--http", *request.param.split()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
         process.kill()
 
 

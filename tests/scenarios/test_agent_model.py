@@ -153,10 +153,10 @@ def test_a_spent_quota_is_not_tried_again() -> None:
 
 def test_a_timeout_is_tried_again_and_its_prompt_counted() -> None:
     slow = Reply(FINISH.body, delay_seconds=4)
-    outcome, server = run([slow, FINISH], timeout_seconds=2)
+    outcome, server = run([slow, *[FINISH] * 5], timeout_seconds=2)
     assert outcome.status is RunStatus.finished
-    # On a busy machine, calls may also end before they reach the server.
-    assert outcome.usage.failed_calls == outcome.usage.calls - 1 >= len(server.requests) - 1 == 1
+    # On a busy machine further calls may take too long, or end before they reach the server.
+    assert outcome.usage.failed_calls == outcome.usage.calls - 1 >= len(server.requests) - 1 >= 1
     assert outcome.usage.estimated_tokens > 0
 
 

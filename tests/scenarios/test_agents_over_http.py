@@ -29,9 +29,13 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 TASK = "The check in check.py fails: mend the ledger, and name the ticket of the check when you are done."
 LEDGER = "def balance(entries):\n    total = 0\n    for entry in entries:\n        total = entry\n    return total\n"
 MENDED = LEDGER.replace("total = entry", "total += entry")
-CHECK = """import time
+# The first time it takes too long. A second run has the time for that, if the first was ended before it came so far.
+CHECK = """import pathlib, time
 import ledger
-time.sleep(2)
+seen = pathlib.Path('/tmp/TICKET')
+seconds = 2 if seen.exists() else 15
+seen.touch()
+time.sleep(seconds)
 found = ledger.balance([3, 4])
 assert found == 7, f'balance([3, 4]) of ledger.py is {found}, ticket TICKET'
 print('all checks passed')

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -205,22 +207,37 @@ def test_a_limit_is_waited_for_by_all_together() -> None:
     assert server.statuses.count(429) <= 12 + 5 * 5
 
 
-def test_another_model_of_the_tree_waits_too_but_not_another_key() -> None:
+def test_another_model_of_the_tree_waits_too_but_not_another_key(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The clock of the gates stands still until both wait."""
+    now, looks = [time.monotonic()], Counter[threading.Thread]()
+
+    def clock() -> float:
+        looks[threading.current_thread()] += 1
+        return now[0]
+
+    monkeypatch.setattr("agent.model.rate_gate.time", SimpleNamespace(monotonic=clock))
     with Provider([busy("2"), Answer("a"), Answer("b"), Answer("c")]) as server:
         first, second = model_at(server, "openai"), model_at(server, "openai")
         other = model_at(server, "openai", api_key="sk-other")
         threads = [threading.Thread(target=first, args=("hi",))]
         threads[0].start()
-        while not server.statuses:
+        while "trying again" not in caplog.text:
             time.sleep(0.01)
-        time.sleep(0.1)
         other("hi")
         assert server.statuses.count(200) == 1  # the first one waits still
         threads.append(threading.Thread(target=second, args=("hi",)))
         threads[1].start()
+        while looks[threads[1]] < 2:  # one that does not wait looks once
+            assert threads[1].is_alive()
+            time.sleep(0.01)
+        over = time.monotonic()
+        now[0] += 2
         for thread in threads:
             thread.join()
-    assert server.times[2] - server.times[0] >= 1.8
+    assert server.times[2] >= over
+    assert server.statuses.count(200) == 3
 
 
 def test_the_limit_on_seconds_ends_a_wait() -> None:

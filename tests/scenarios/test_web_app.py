@@ -96,7 +96,8 @@ def test_an_agent_fixes_a_web_app_that_it_sees(env: DockerEnvironment, tmp_path:
         host.call("Page.enable")
         host.call("Page.navigate", url=forward.url)
         deadline = time.monotonic() + 60
-        while host.value("document.title") != "Greeter" and time.monotonic() < deadline:
+        there = "document.readyState == 'complete' && document.title"
+        while host.value(there) != "Greeter" and time.monotonic() < deadline:
             time.sleep(0.05)
         host.value("document.getElementById('name').value = 'Bo'; document.querySelector('button').click()")
         assert host.value("document.getElementById('greeting').textContent") == "Hello, Bo!"

@@ -60,7 +60,7 @@ def on_a_host_that_asks(
     if os.geteuid() != 0:
         pytest.skip("another /etc/resolv.conf in a mount namespace takes root")
     settings = script.with_suffix(".resolv")
-    settings.write_text(f"nameserver {NAME_SERVER}\noptions timeout:2 attempts:1\n")
+    settings.write_text(f"nameserver {NAME_SERVER}\noptions timeout:9 attempts:1\n")
     asked: list[str] = []
     enter = 'mount --bind "$1" /etc/resolv.conf && shift && exec "$@"'
     argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", enter, "sh", str(settings)]

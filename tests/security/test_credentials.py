@@ -65,7 +65,7 @@ RAW = """
 import socket, sys
 for request in open('requests', 'rb').read().split(b'----'):
     with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as sock:
-        sock.settimeout(3)
+        sock.settimeout(float(sys.argv[3]))
         sock.sendall(request)
         got = b''
         try:
@@ -75,10 +75,10 @@ for request in open('requests', 'rb').read().split(b'----'):
 """
 
 
-def said(env: DockerEnvironment, *requests: bytes, place: str = "llm.internal 80") -> str:
+def said(env: DockerEnvironment, *requests: bytes, place: str = "llm.internal 80", seconds: float = 30.0) -> str:
     env.write("raw.py", RAW).unwrap()
     env.upload(b"----".join(requests), "requests").unwrap()
-    return env.run(f"python3 raw.py {place} 2>&1", timeout_seconds=60).unwrap().output[::-1]
+    return env.run(f"python3 raw.py {place} {seconds} 2>&1", timeout_seconds=60).unwrap().output[::-1]
 
 
 def test_an_echo_does_not_bring_it_inside(env: DockerEnvironment, upstream: Upstream) -> None:
@@ -125,6 +125,7 @@ def test_no_second_request_hides_in_the_first(env: DockerEnvironment, upstream: 
         start + b"X: a\rGET /admin HTTP/1.1\r\n\r\n",
         start + b"X: a\nTransfer-Encoding: chunked\r\n\r\n",
         b"POST /v1/x\r\nGET /admin HTTP/1.1\r\nHost: h\r\n\r\n",
+        seconds=3.0,
     )
     assert not [path for _, path, _ in upstream.asked if "admin" in path]
 

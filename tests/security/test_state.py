@@ -71,12 +71,13 @@ def test_what_was_mapped_while_it_was_kept_is_read_again(own: DockerEnvironment)
     """Threat: memory that is mapped is written without any sign in the file's times."""
     source = (
         "import mmap,time,os\nf=open('m','w+b'); f.write(b'a'*4096); f.flush(); m=mmap.mmap(f.fileno(),4096); m[0:1]=b'b'\n"
-        "open('ready','w').close()\nwhile not os.path.exists('go'): time.sleep(.01)\nm[0:1]=b'c'; time.sleep(60)\n"
+        "open('ready','w').close()\nwhile not os.path.exists('go'): time.sleep(.01)\nm[0:1]=b'c'\n"
+        "open('done','w').close(); time.sleep(60)\n"
     )
     ran = done(own.run(argv=["python3", "-c", source], background=True))
     own.run("while [ ! -e ready ]; do sleep .01; done; sleep .1").unwrap()
     own.checkpoint("first").unwrap()
-    own.run("touch go; sleep .2").unwrap()
+    own.run("touch go; while [ ! -e done ]; do sleep .01; done").unwrap()
     own.kill(ran.id).unwrap()
     own.checkpoint("second").unwrap()
     history = own.state.history

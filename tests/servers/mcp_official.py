@@ -1,9 +1,10 @@
-"""An MCP server of the official package: on standard streams, or as streamable HTTP at the port of its first argument."""
+"""An MCP server of the official package: on standard streams, or with --http over HTTP, at a port that it prints."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -70,7 +71,12 @@ def end() -> str:
     os._exit(7)
 
 
-if len(sys.argv) > 1:
-    server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]), json_response=JSON)
+if "--http" in sys.argv:
+    import uvicorn
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        app = server.streamable_http_app(json_response=JSON)
+        uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
 else:
     server.run()

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from agent.record.store import CallRecord, RunRecord, StepRecord
 from agent.record.volatile import (
     COUNTED_NOTICES,
+    DOING,
     OUTPUTS,
     UNFINISHED,
     VOLATILE_ELSEWHERE,
@@ -145,7 +146,10 @@ def _same_text(then: str, now: str, context: _Context, field: str) -> bool:
 
 
 def _counting(envelope: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in envelope.items() if name not in _NOT_COMPARED}
+    counting = {name: value for name, value in envelope.items() if name not in _NOT_COMPARED}
+    if envelope.get("code") == "timeout":
+        counting["error"] = DOING.sub("", str(envelope.get("error")))
+    return counting
 
 
 def _is_unfinished(envelope: Mapping[str, Any]) -> bool:

@@ -13,6 +13,8 @@ from agent.record.store import StepRecord
 from agent.record.volatile import VOLATILE_FIELDS, mask_text
 from agent.views.trajectory.comparison import _model_in, answers_differ
 from agent.views.trajectory.renames import Renames
+from sandbox.messages.waiting import timed_out
+from sandbox.messages.waiting_for import Kind, WaitingFor
 from sandbox.operations import OPERATIONS
 
 AT, LATER = "2026-11-22T23:59:58.000+00:00", "2026-11-24T07:01:02.000+00:00"
@@ -249,6 +251,22 @@ def test_output_of_what_still_runs_may_have_come_further() -> None:
     assert answers_differ(logs("one\n", running=False), logs("one\ntwo\n", running=False), Renames()) is not None
     killed: Any = {"tool_executed": False, "code": "timeout", "error": "It ran longer than 1 s."}
     assert answers_differ(step({"output": "a"}, **killed), step({"output": "ab"}, **killed), Renames()) is None
+
+
+def test_what_a_killed_command_was_doing_does_not_count_and_the_rest_of_its_timeout_does() -> None:
+    kinds: tuple[Kind, ...] = ("sleep", "stdin", "socket", "cpu", "lock")
+    waits = [WaitingFor(kind=kind, pid=8, program="a", detail="ends. Here") for kind in kinds]
+    doing = (None, *waits)
+
+    def killed(at: int = 0, seconds: float = 1.0, code: str = "timeout", **fields: Any) -> StepRecord:
+        error = str(timed_out({"seconds": seconds, "wait": doing[at], **fields}).message)
+        return step({}, tool_executed=False, code=code, error=error, effects="unknown")
+
+    for other in (*map(killed, range(len(doing))), killed(ports=[8000]), killed(1, reads_end=True)):
+        assert answers_differ(killed(), other, Renames()) is None
+        assert answers_differ(other, killed(), Renames()) is None
+    for other in (killed(1, 2.0), killed(1, survivors=2), killed(1, code="cancelled"), step({})):
+        assert answers_differ(killed(1), other, Renames()) is not None
 
 
 def test_notices_count_unless_they_are_of_time_and_room() -> None:

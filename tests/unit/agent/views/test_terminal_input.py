@@ -15,7 +15,8 @@ from agent import Memory
 from agent.core.loop.hooks import Step
 from agent.layers.inbox import Inbox
 from agent.views.screen import Screen
-from agent.views.terminal_input import LOOK_SECONDS, TypedLines, listening, read_line
+from agent.views.terminal_approvals import ask_user_on
+from agent.views.terminal_input import LOOK_SECONDS, TypedLines, _current, listening, read_line
 
 
 class Terminal:
@@ -91,6 +92,31 @@ def test_the_end_of_the_input_answers_every_question(monkeypatch: pytest.MonkeyP
     assert [lines.read_line(), lines.read_line()] == ["", ""]
     lines.stop()
     os.close(read)
+
+
+def test_a_line_typed_as_soon_as_a_question_is_seen_answers_it(terminal: Terminal) -> None:
+    """Nobody reads it yet; the next line is said."""
+
+    class Quick(Screen):
+        def line(self, text: str, style: str = "") -> None:
+            super().line(text, style)
+            terminal.type("a.txt\n")
+            while terminal.lines._answers.empty():
+                assert "Sent:" not in terminal.shown.getvalue()
+                time.sleep(0.01)
+
+    token = _current.set(terminal.lines)
+    try:
+        ask = ask_user_on(Quick(terminal.shown), read_line)
+        assert ask is not None
+        assert ask("Which file?") == "a.txt"
+    finally:
+        _current.reset(token)
+    assert not terminal.lines._asking.is_set()
+    time.sleep(0.6)
+    terminal.type("be brief\n")
+    terminal.wait_for("Sent:")
+    assert terminal.said() == ["be brief"]
 
 
 @pytest.mark.exhaustive
