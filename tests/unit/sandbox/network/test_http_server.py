@@ -70,7 +70,7 @@ def test_a_connection_that_is_closed_before_it_is_served_leaves_no_socket(
             await server.close()
             relay.abort("closed")
         await asyncio.sleep(0.05)
-        assert left_open(before) == []
+        assert left_open(before, 30) == []
 
     asyncio.run(go())
 

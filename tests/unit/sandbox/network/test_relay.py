@@ -58,7 +58,7 @@ def test_a_relay_that_cannot_be_made_leaves_no_socket() -> None:
             with pytest.raises(OSError, match="no more of it"):
                 await open_served_relay(fails)
         await asyncio.sleep(0.01)
-        assert left_open(before) == []
+        assert left_open(before, 30) == []
 
     asyncio.run(go())
 
