@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,6 +25,30 @@ from .test_e2b import Client
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 ROOT = {"Authorization": f"Basic {base64.b64encode(b'root:').decode()}"}
+
+
+# While there is a file "held" beside the service's data, a snapshot whose image is made gets no further.
+HELD = """
+import os, sys, time
+from sandbox.docker.images import snapshots
+commit = snapshots.commit
+def held(*args):
+    made = commit(*args)
+    while os.path.exists({!r}):
+        time.sleep(0.01)
+    return made
+snapshots.commit = held
+from agent.cli.app import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def service(place: Path) -> Iterator[ServiceProcess]:
+    """A service in whose snapshots a test can come."""
+    made = ServiceProcess(place / "data", "--stop-all", program=HELD.format(str(place / "held"))).start()
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="module")
@@ -201,10 +226,14 @@ def test_a_pause_without_memory_survives_a_kill_which_leaves_nothing_half(first:
 
     kept = _snapshot(first)["snapshotID"].partition(":")[0]
     files, images = {*os.listdir(service.folder / "snapshots")}, {*_images()}
+    held = service.folder.parent / "held"
+    held.touch()
     asking = threading.Thread(target=_ask, args=(first,))
     asking.start()
-    assert eventually(lambda: {*os.listdir(service.folder / "snapshots")} > files), "a snapshot is being written"
+    assert eventually(lambda: {*_images()} > images), "a snapshot is being made"
+    assert {*os.listdir(service.folder / "snapshots")} > files
     service.kill()
+    held.unlink()
     asking.join()
     service.start()
     assert {*os.listdir(service.folder / "snapshots")} == files, "nothing of it is left"
