@@ -102,9 +102,9 @@ def test_cpu_time_has_a_limit_for_all(small: DockerEnvironment) -> None:
 
 
 def test_cpu_time_of_what_was_left_behind(small: DockerEnvironment) -> None:
-    ran = small.run(f"sh -c 'until [ -e go ]; do sleep 0.05; done; {SPIN}' & echo left", cpu_seconds=0.6).unwrap()
+    ran = small.run(f"mkfifo go; sh -c 'read x < go; {SPIN}' & echo left", cpu_seconds=0.6).unwrap()
     assert ran.left_running == 1
-    small.write("go", "").unwrap()
+    small.run("echo > go").unwrap()
     deadline = time.monotonic() + 120
     while of_commands(small) and time.monotonic() < deadline:
         time.sleep(0.05)
