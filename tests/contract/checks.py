@@ -65,6 +65,12 @@ def with_more_time(call: Callable[[float], T], so: Callable[[T], bool], first: f
     return answer
 
 
+def begun(run: Callable[[float], Envelope[op.RunResult]]) -> tuple[float, op.RunResult]:
+    """The seconds that a command may take, and the answer to its start: it came before they were over."""
+    seconds, answer = with_more_time(lambda seconds: (seconds, run(seconds)), lambda started: started[1].ok, 0.4)
+    return seconds, done(answer)
+
+
 def closed(call: Callable[[], object], *words: str) -> None:
     """``call`` raises SandboxError ``sandbox_closed``; each of ``words`` is in it."""
     with pytest.raises(SandboxError) as caught:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox.environment.sandboxed import SandboxedEnvironment
+from sandbox.pipe import awaiting, transport
 
 from .backends import BACKENDS, Backend
 
@@ -80,7 +81,11 @@ def env(request: pytest.FixtureRequest) -> Iterator[SandboxedEnvironment]:
 @pytest.fixture(autouse=True)
 def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
     """End the commands and sessions that a test leaves behind: the next one on the same environment counts its own."""
-    yield
+    with pytest.MonkeyPatch.context() as patched:
+        if "env" in request.fixturenames:  # which a machine that stands still for some seconds would end, for all tests
+            for module in (awaiting, transport):
+                patched.setattr(module, "GRACE_SECONDS", 20.0)
+        yield
     if "env" not in request.fixturenames:
         return
     shared: SandboxedEnvironment = request.getfixturevalue("env")

@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sandbox import AsyncEnvironment, CancelToken, FakeEnvironment
+from sandbox.envelope import Envelope
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.operations import RunResult
 from sandbox.testing import Ran
 
-from .checks import codes_of, done, refused, seen_until, so_far, with_more_time
+from .checks import begun, codes_of, done, refused, seen_until, so_far, with_more_time
 
 
 def background(env: SandboxedEnvironment, command: str, **options: str) -> str:
@@ -107,7 +108,9 @@ def test_a_wait_for_output_ends_in_time_or_by_its_token(env: SandboxedEnvironmen
     waited = done(env.logs(ident, follow=True, wait_seconds=0.3))
     assert 0.3 <= time.monotonic() - began < 60
     assert (waited.content, waited.running) == ("", True)
-    assert waited.waiting_for is not None
+    # What it waits for is looked up in a short time of its own.
+    logs = seen_until(lambda: env.logs(ident), lambda answer: done(answer).waiting_for is not None)
+    assert done(logs).waiting_for is not None
     token = CancelToken()
     threading.Timer(0.2, token.cancel).start()
     refused(env.logs(ident, follow=True, wait_seconds=600, cancel=token), "cancelled")
@@ -193,19 +196,24 @@ def test_a_terminal_is_watched(env: SandboxedEnvironment) -> None:
 
 @pytest.mark.needs("shell")
 def test_a_time_that_is_over_after_the_answer_is_told_as_that(env: SandboxedEnvironment, folder: str) -> None:
-    def begin(seconds: float) -> tuple[float, RunResult]:
-        return seconds, done(env.run("echo begun; sleep 600", wait_seconds=0.1, timeout_seconds=seconds, session=None))
+    def begin(seconds: float) -> tuple[float, Envelope[RunResult]]:
+        return seconds, env.run("echo begun; sleep 600", wait_seconds=0.1, timeout_seconds=seconds, session=None)
 
-    seconds, ran = with_more_time(begin, lambda begun: text_of(env, begun[1].id) == "begun\n", 0.4)
+    def said(tried: tuple[float, Envelope[RunResult]]) -> bool:
+        return tried[1].ok and text_of(env, done(tried[1]).id) == "begun\n"
+
+    seconds, answer = with_more_time(begin, said, 0.4)
+    ran = done(answer)
     assert text_of(env, ran.id) == "begun\n"
     logs = done(env.logs(ran.id))
     assert (logs.running, logs.signal, logs.stop_reason) == (False, "SIGKILL", "timeout")
     assert "killed by SIGKILL: timeout" in logs.to_text()
     refused(env.send(ran.id, "x"), "command_ended", f"did not end within {seconds:g} seconds")
-    other = done(env.run("sleep 600", wait_seconds=0.1, timeout_seconds=0.4, session=None))
+    seconds, other = begun(lambda most: env.run("sleep 600", wait_seconds=0.1, timeout_seconds=most, session=None))
     envelope = seen_until(lambda: env.list(folder), lambda each: "command_ended" in codes_of(each))
     notice = next(n for n in envelope.notices if n.code == "command_ended")
-    assert notice.message.startswith(f"The command {other.id} (sleep 600) was killed: it did not end within 0.4 seconds")
+    message = f"The command {other.id} (sleep 600) was killed: it did not end within {seconds:g} seconds"
+    assert notice.message.startswith(message)
     assert "timeout_seconds" in notice.hint
     failure = refused(env.run("sleep 600", timeout_seconds=0.2), "timeout", effects="unknown")
     assert done(env.logs(so_far(failure).id)).stop_reason == "timeout"

@@ -133,9 +133,11 @@ def test_output_as_an_iterator(env: SandboxedEnvironment) -> None:
     assert "".join(c.text for c in chunks if c.stream == "stderr") == "e1\ne2\ne3\n"
     assert output.envelope is not None
     assert done(output.envelope).exit_code == 4
-    for _ in env.stream("echo first; exec sleep 1717", session=None):
+    # The local case sees the processes of other workers' tests.
+    seconds = os.getpid() * 1000 + 17
+    for _ in env.stream(f"echo first; exec sleep {seconds}", session=None):
         break
-    assert done(env.run("pgrep -f '[s]leep 1717' | wc -l", session=None)).output == "0\n"
+    assert done(env.run(f"pgrep -f '[s]leep {seconds}' | wc -l", session=None)).output == "0\n"
     with env.stream("yes", session=None) as endless:
         assert "y\n" in next(iter(endless)).text
     refused(endless.envelope, "cancelled", effects="unknown")  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from sandbox.operations import RunResult, ScreenResult, SendResult
 from sandbox.testing import Ran
 
 from .backends import SHELL
-from .checks import by_programs, codes_of, done, refused, with_more_time
+from .checks import begun, by_programs, codes_of, done, refused, with_more_time
 
 pytestmark = pytest.mark.needs(SHELL)
 # How long a test waits for what should come at once.
@@ -166,7 +166,9 @@ def test_in_the_background(env: SandboxedEnvironment) -> None:
 
 def test_the_hard_timeout_still_holds(env: SandboxedEnvironment) -> None:
     marker = f"sleep {os.getpid() * 1000 + 77}"
-    ran = start(env, f"{marker} & setsid {marker} & read x", pty=True, timeout_seconds=0.6)
+    command = f"{marker} & setsid {marker} & read x"
+    _, ran = begun(lambda most: env.run(command, pty=True, wait_seconds=0.1, timeout_seconds=most, session=None))
+    assert ran.running
     deadline = time.monotonic() + PATIENCE
     while (logs := done(env.logs(ran.id))).running:
         assert time.monotonic() < deadline

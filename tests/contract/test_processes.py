@@ -52,9 +52,12 @@ def test_ended_commands_are_listed(env: SandboxedEnvironment) -> None:
 def test_a_tree(env: SandboxedEnvironment) -> None:
     threads = "import threading,time; [threading.Thread(target=time.sleep, args=(600,)).start() for _ in range(3)]"
     ident = background(env, f"(sleep 600 & sleep 601; true) & python3 -c '{threads}'")
-    command = look_until(
-        env, ident, lambda c: len(named(c, "sleep 60")) >= 3 and any(p.threads == 4 for p in c.processes)
-    )
+
+    def stands(command: ListedCommand) -> bool:
+        asleep = {p.command for p in command.processes if p.state == "sleeping"}
+        return {"sleep 600", "sleep 601"} <= asleep and any(p.threads == 4 for p in command.processes)
+
+    command = look_until(env, ident, stands)
     assert (command.running, command.background, command.process_count) == (True, True, len(command.processes))
     assert command.waiting_for is not None
     shell = command.processes[0]
@@ -184,7 +187,8 @@ def test_the_sandbox_as_a_whole(env: SandboxedEnvironment) -> None:
 def test_without_a_sandbox_nothing_is_bounded() -> None:
     with LocalEnvironment() as env:
         ran = done(env.run("sleep 600", wait_seconds=0.1))
-        seen = done(env.processes())
+        # The shell around the command is there before what it starts.
+        seen = done(seen_until(env.processes, lambda listed: done(listed).commands[0].process_count == 2))
         assert (seen.memory_bytes, seen.pids, seen.pids_limit) == (None, None, None)
         assert [(c.id, c.session, c.background, c.process_count) for c in seen.commands] == [
             (ran.id, "default", False, 2)

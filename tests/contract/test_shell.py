@@ -181,7 +181,7 @@ def test_what_is_left_running_is_told_and_can_be_killed(run: Run, sleep: Sleep, 
 
 
 def test_what_is_left_running_goes_on_printing(run: Run, env: SandboxedEnvironment) -> None:
-    ran = done(run("(sleep 0.2; echo later) & echo now"))
+    ran = done(run("echo now; (sleep 0.2; echo later) &"))
     deadline = time.monotonic() + 120
     while "later" not in (content := done(env.logs(ran.id)).content) and time.monotonic() < deadline:
         time.sleep(0.02)

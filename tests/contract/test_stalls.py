@@ -6,7 +6,7 @@ import pytest
 
 from sandbox.environment.sandboxed import SandboxedEnvironment
 
-from .checks import by_programs, codes_of, refused, seen_until, with_more_time
+from .checks import by_programs, codes_of, done, refused, seen_until, with_more_time
 
 pytestmark = pytest.mark.needs("shell")
 SERVER = "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); s.accept()'"
@@ -50,7 +50,10 @@ def test_a_timeout_says_what_the_command_was_doing(
 
 def test_the_notice_of_a_background_command_says_it_too(env: SandboxedEnvironment) -> None:
     def noticed(seconds: float) -> str:
-        ident = env.run("sleep 60", background=True, timeout_seconds=seconds).unwrap().id
+        started = env.run("sleep 60", background=True, timeout_seconds=seconds)
+        if not started.ok:
+            return started.to_text()
+        ident = done(started).id
         answer = seen_until(lambda: env.run("sleep 0.1", session=None), lambda each: "command_ended" in codes_of(each))
         message = next(n.message for n in answer.notices if n.code == "command_ended" and ident in n.message)
         assert f"did not end within {seconds:g} seconds" in message

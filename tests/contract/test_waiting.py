@@ -15,7 +15,7 @@ from sandbox import AsyncEnvironment, CancelToken, FakeEnvironment
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.testing import Ran
 
-from .checks import done, refused, so_far
+from .checks import begun, done, refused, so_far
 
 # The local case has the host's ports, which other workers' tests take too: outside of those that the kernel gives by itself.
 _ports = itertools.count(random.SystemRandom().randrange(10_000, 32_000))
@@ -89,6 +89,7 @@ def test_a_port(env: SandboxedEnvironment) -> None:
     assert (seen.condition, seen.address, seen.running) == ("port", "127.0.0.1", True)
     assert done(env.wait_for(port=port, host="127.0.0.1")).address == "127.0.0.1"
     assert done(env.wait_for(port=port, host="localhost")).address == "127.0.0.1"
+    done(env.wait_for(id=server, log="up"))  # it listens before it says so
     failure = refused(
         env.wait_for(port=port, host="10.9.8.7", id=server, timeout_seconds=0.1), "not_ready", "at 10.9.8.7"
     )
@@ -160,10 +161,9 @@ def test_an_end_is_told_as_it_was(env: SandboxedEnvironment) -> None:
     time.sleep(0.1)
     done(env.kill(other))
     assert done(waiting.result(timeout=60)).stop_reason == "killed"
-    timed = done(env.run("sleep 600", wait_seconds=0.1, timeout_seconds=0.4, session=None)).id
-    refused(
-        env.wait_for(id=timed, log="x"), "command_ended", "did not end within 0.4 seconds", "no line of its output matches 'x'"
-    )
+    seconds, timed = begun(lambda most: env.run("sleep 600", wait_seconds=0.1, timeout_seconds=most, session=None))
+    words = f"did not end within {seconds:g} seconds", "no line of its output matches 'x'"
+    refused(env.wait_for(id=timed.id, log="x"), "command_ended", *words)
 
 
 @pytest.mark.exhaustive

@@ -82,7 +82,7 @@ def test_files_search_and_pages_with_a_plain_shell(docker_env: MAKE, busybox: st
     assert env.download("up").unwrap().content == b"bytes"
     env.write("index.html", PAGE).unwrap()
     env.run("httpd -f -p 127.0.0.1:8080 -h /workspace", background=True).unwrap()
-    env.run("sleep 0.3").unwrap()
+    env.wait_for_port(8080).unwrap()
     page = env.browse("http://127.0.0.1:8080/").unwrap()
     assert page.status == 200
     assert page.title == "Small"

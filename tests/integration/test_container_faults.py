@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import signal
@@ -116,12 +117,18 @@ def test_death_in_the_middle(engine: OwnEngine, tmp_path: Path, ending: str, mom
     answers: list[tuple[Any, float]] = []
     waiting = [
         threading.Thread(target=lambda: env.run("sleep 100")),
-        threading.Thread(target=lambda: answers.append((MOMENTS[moment](env, tmp_path), time.monotonic()))),
         threading.Thread(target=lambda: answers.append((env.run("sleep 100", session=None), time.monotonic()))),
+        threading.Thread(target=lambda: answers.append((MOMENTS[moment](env, tmp_path), time.monotonic()))),
     ]
-    for thread in waiting:
+
+    def running(count: int) -> bool:
+        return count == sum(each.running for each in env.processes().unwrap().commands)
+
+    for count, thread in enumerate(waiting, 1):
         thread.start()
-        time.sleep(0.05)
+        if moment == "a run" or thread is not waiting[-1]:
+            assert eventually(functools.partial(running, count))
+    time.sleep(0.1)
     inflict, words = FAULTS[ending]
     died = time.monotonic()
     with Heartbeat() as heart:

@@ -157,7 +157,7 @@ from sandbox import DockerEnvironment, Limits
 with DockerEnvironment(limits=Limits(memory_bytes=256 << 20)) as env:
     print(env.container_id, flush=True)
     try:
-        env.run("sleep 100")
+        env.run("echo begun; sleep 100", on_output=lambda _, text: print(text, end="", flush=True))
     except KeyboardInterrupt:
         answer = env.run("echo usable; pgrep -c sleep")
         print("interrupted", answer.unwrap().output.split(), flush=True)
@@ -179,7 +179,7 @@ def test_a_killed_orchestrator_leaves_no_container(orchestrator: subprocess.Pope
     assert orchestrator.stdout is not None
     container = orchestrator.stdout.readline().strip()
     assert exists(container)
-    time.sleep(0.2)
+    assert orchestrator.stdout.readline() == "begun\n"
     orchestrator.kill()
     orchestrator.wait()
     before = time.monotonic()
@@ -193,7 +193,7 @@ def test_ctrl_c_in_a_blocking_run(orchestrator: subprocess.Popen[str]) -> None:
     """The command ends, the sandbox is usable, and closing it leaves nothing."""
     assert orchestrator.stdout is not None
     container = orchestrator.stdout.readline().strip()
-    time.sleep(0.5)
+    assert orchestrator.stdout.readline() == "begun\n"
     orchestrator.send_signal(signal.SIGINT)
     said, complaints = orchestrator.communicate(timeout=10)
     assert said.split("\n")[:2] == ["interrupted ['usable', '0']", "closed"], (said, complaints)

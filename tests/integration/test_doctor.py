@@ -130,6 +130,7 @@ def test_probes_find_limits_that_do_not_hold(promise: str) -> None:
 
 
 def test_the_probe_of_a_pause_asks_what_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "_PAUSE_SECONDS", 4.0)  # longer than a busy machine lets a command stand still
     with DockerEnvironment(limits=Limits(memory_bytes=256 << 20)) as env:
         monkeypatch.setattr(env.backend, "freeze", lambda: None)
         monkeypatch.setattr(env.backend, "thaw", lambda: None)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mcp.client import Client
+from mcp.client import Client, stdio
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from tests.integration.observing import eventually
@@ -38,7 +38,10 @@ asyncio.run(work())
 """
 
 
-def test_a_workspace_is_copied_in_and_its_changes_are_written_at_the_end(tmp_path: Path, engine: OwnEngine) -> None:
+def test_a_workspace_is_copied_in_and_its_changes_are_written_at_the_end(
+    tmp_path: Path, engine: OwnEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdio, "PROCESS_TERMINATION_TIMEOUT", 60.0)  # after that, the client kills the server
     work, patch = tmp_path / "work", tmp_path / "changes.patch"
     work.mkdir()
     (work / "a.txt").write_text("one\n")

@@ -38,7 +38,7 @@ def test_a_cut_ends_what_is_under_way_and_nothing_else(proxy: EngineProxy) -> No
             proxy.cut("attach")
             assert env.wait_for(id=ident, exit=True, timeout_seconds=20).ok
             assert env.logs(ident).unwrap().exit_code in (18, 56)
-            assert [one.why for one in env.connections] == ["the connection to the sandbox was cut"]
+            assert eventually(lambda: [one.why for one in env.connections] == ["the connection to the sandbox was cut"])
             for _ in range(3):
                 assert env.run(curl(server.url(5))).unwrap().output == "xxxxx"
         finally:

@@ -187,7 +187,7 @@ def test_a_background_command_that_was_refused_is_told_with_the_next_answer(dock
 
 def test_who_hides_its_sockets_has_every_running_command_told(docker_env: Make) -> None:
     env = docker_env(limits=SMALL)
-    waiting = env.run("sleep 4", background=True, session=None).unwrap().id
+    waiting = env.run("sleep 600", background=True, session=None).unwrap().id
     hides = (
         "import ctypes, urllib.request, urllib.error\nctypes.CDLL(None).prctl(4, 0)\n"
         "try: urllib.request.urlopen('http://evil.test/')\nexcept urllib.error.HTTPError as e: print(e.code)"

@@ -20,7 +20,7 @@ BEGIN = (
     IN_A_PROCESS
     + """
 import sys, time, json
-limits = Limits(memory_bytes=256 << 20, lease_seconds=2.0)
+limits = Limits(memory_bytes=256 << 20)
 def say(answer):
     print(json.dumps(answer.to_dict()["result"]["output"] if answer.ok else [answer.code.value, answer.error]), flush=True)
 env = DockerEnvironment(IMAGE, limits=limits).start()
@@ -37,6 +37,7 @@ say(env.run("cat written done"))
 env.close()
 """
 )
+LONG = RUNS.replace("sleep 0.5", "sleep 30").replace("timeout_seconds=1", "timeout_seconds=60")
 IDLES = (
     BEGIN
     + """
@@ -45,6 +46,11 @@ say(env.run("cat written"))
 env.close()
 """
 )
+
+
+def leased(source: str) -> str:
+    """The same with a lease of two seconds."""
+    return source.replace("256 << 20)", "256 << 20, lease_seconds=2.0)")
 
 
 @contextmanager
@@ -77,7 +83,7 @@ def go_on(child: subprocess.Popen[str]) -> None:
 
 
 def test_killed(engine: OwnEngine) -> None:
-    with orchestrator(RUNS) as child:
+    with orchestrator(LONG) as child:
         time.sleep(0.2)
         assert len(engine.shims()) == 1
         child.kill()
@@ -98,12 +104,12 @@ def test_killed_while_it_starts(engine: OwnEngine) -> None:
     with orchestrator(IDLES) as child:  # a process of its own: sweeps at its start
         go_on(child)
         assert said(child) == '"acknowledged"\n'
-    assert engine.nothing_is_left(5.0)
+    assert engine.nothing_is_left()
 
 
 def test_stopped_past_the_deadline_of_its_command(engine: OwnEngine) -> None:
     """The guest was on time. What it said is in the pipe, and is the answer: not that it was silent."""
-    patient = RUNS.replace("lease_seconds=2.0", "lease_seconds=30.0").replace("timeout_seconds=1", "timeout_seconds=4")
+    patient = RUNS.replace("timeout_seconds=1", "timeout_seconds=4")
     patient = patient.replace('say(env.run("sleep', 'sys.stdin.readline()\nsay(env.run("sleep')
     with ExitStack() as stack:
         children = [stack.enter_context(orchestrator(patient)) for _ in range(4)]
@@ -123,7 +129,7 @@ def test_stopped_past_the_deadline_of_its_command(engine: OwnEngine) -> None:
 
 def test_stopped_past_the_lease(engine: OwnEngine) -> None:
     """The sandbox ends by itself, also while it is stopped; continued, it is told why."""
-    with orchestrator(IDLES) as child:
+    with orchestrator(leased(IDLES)) as child:
         child.send_signal(signal.SIGSTOP)
         at = time.monotonic()
         assert eventually(lambda: not engine.shims(), 30.0)
@@ -137,9 +143,7 @@ def test_stopped_past_the_lease(engine: OwnEngine) -> None:
 
 
 def test_stopped_in_the_middle_of_a_run_past_the_lease(engine: OwnEngine) -> None:
-    with orchestrator(
-        RUNS.replace("sleep 0.5", "sleep 30").replace("timeout_seconds=1", "timeout_seconds=60")
-    ) as child:
+    with orchestrator(leased(LONG)) as child:
         child.send_signal(signal.SIGSTOP)
         assert eventually(lambda: not engine.shims(), 30.0)
         assert eventually(lambda: engine.containers() == [])

@@ -134,7 +134,7 @@ def test_coroutines_wait_through_a_pause_as_well() -> None:
 
 
 def test_a_pause_does_not_count_for_what_was_typed() -> None:
-    program = "read line; for i in 1 2 3; do sleep 1.2; echo part; done; echo answered $line; read more"
+    program = "read line; for i in 1 2 3; do sleep 0.4; echo part; done; echo answered $line; read more"
     with DockerEnvironment(IMAGE, limits=SMALL) as env:
         ident = env.run(program, background=True, wait_seconds=5).unwrap().id
         assert ident is not None

@@ -219,7 +219,7 @@ def test_the_end_of_a_program_removes_what_stands_by() -> None:
     program = OWNER.replace("time.sleep(600)", "")
     done = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert done.communicate(timeout=60)[0] == "ready\n"
-    assert eventually(lambda: not left_of(done.pid), 5.0)
+    assert eventually(lambda: not left_of(done.pid))
 
 
 def test_tasks_acquire_from_an_engine_too() -> None:

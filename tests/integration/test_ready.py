@@ -150,7 +150,7 @@ def test_http_waits_for_the_status(env: DockerEnvironment) -> None:
 
 
 def test_a_command_is_tried_until_it_succeeds(env: DockerEnvironment) -> None:
-    server = background(env, "sleep 0.3; echo 42 >answer; sleep 60")
+    server = background(env, "sleep 0.3; echo 42 >new; mv new answer; sleep 60")
     assert wait_for_command(env, "cat answer", command_id=server).stdout == "42\n"
     assert wait_for_command(env, ["test", "-s", "answer"]).exit_code == 0
     failing = not_ready(lambda seconds: wait_for_command(env, "echo busy; exit 7", timeout_seconds=seconds), "exit code 7", 0.5)

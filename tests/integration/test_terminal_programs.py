@@ -74,6 +74,11 @@ class Driven:
         """Type it, then those keys."""
         self.env.send(self.id, text, keys=list(keys), wait_seconds=0).unwrap()
 
+    def waits_for(self) -> str | None:
+        """What it was found to wait for at this moment."""
+        waiting = self.env.logs(self.id).unwrap().waiting_for
+        return None if waiting is None else waiting.kind
+
     def ends(self) -> ScreenResult:
         """The last screen, once the program has ended and nothing of it is left."""
         shown = self.shows(lambda now: not now.running)
@@ -92,10 +97,9 @@ def at(row: int, col: int) -> Callable[[ScreenResult], bool]:
 def test_vim(env: DockerEnvironment) -> None:
     env.write("notes.txt", "one\ntwo\n").unwrap()
     vim = Driven(env, "printf 'before\\n'; vi notes.txt")
-    shown = vim.shows("notes.txt")
-    assert lines(shown)[:3] == ["one", "two", "~"]
+    # Its message comes before the text.
+    shown = vim.shows(lambda now: "notes.txt" in now.text and lines(now)[:3] == ["one", "two", "~"] and at(0, 0)(now))
     assert "before" not in shown.text
-    assert (shown.cursor_row, shown.cursor_col) == (0, 0)
     vim.type("Gothree", "escape")
     assert lines(vim.shows(at(2, 4)))[:4] == ["one", "two", "three", "~"]
     vim.type("", "up", "up", "home")
@@ -235,6 +239,10 @@ def test_a_shell_with_jobs(env: DockerEnvironment) -> None:
     shell.shows("Stopped")
     shell.type("jobs; fg\n")
     shell.shows(lambda now: lines(now)[-1] == "sleep 300")
+    deadline = time.monotonic() + PATIENCE
+    while shell.waits_for() != "sleep" and time.monotonic() < deadline:  # only then does it have the terminal
+        time.sleep(0.02)
+    assert shell.waits_for() == "sleep"
     shell.type("", "ctrl-c")
     shell.shows(lambda now: lines(now)[-1] == "$")
     shell.type("echo $((6 * 7))\n")

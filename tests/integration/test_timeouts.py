@@ -165,10 +165,13 @@ def test_kill_of_a_background_command_leaves_nothing(env: DockerEnvironment) -> 
 
 
 def test_a_timeout_of_what_waits_in_the_queue_starts_with_the_command(env: DockerEnvironment) -> None:
-    answers = []
-    first = threading.Thread(target=lambda: env.run("sleep 0.9"))
+    """It waits for half of its time, and takes half of it and some more."""
+    first = threading.Thread(target=lambda: env.run("until [ -e go ]; do sleep 0.02; done"))
     first.start()
-    time.sleep(0.2)
-    answers.append(env.run("sleep 0.7; echo done", timeout_seconds=1.1))
+    assert eventually(lambda: any(each.running for each in env.processes().unwrap().commands))
+    go = threading.Timer(1.6, lambda: env.write("go", ""))
+    go.start()
+    answer = env.run("sleep 1.6; echo done", timeout_seconds=3)
+    go.join()
     first.join()
-    assert answers[0].unwrap().output == "done\n"
+    assert answer.unwrap().output == "done\n"

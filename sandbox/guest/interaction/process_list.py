@@ -89,8 +89,11 @@ class ProcessList:
         if any(trees) and not LEAST_SAMPLE_SECONDS <= time.monotonic() - at <= LONGEST_SAMPLE_SECONDS:
             at, before = time.monotonic(), procfs.read_all_stats()
             time.sleep(LEAST_SAMPLE_SECONDS)
-        now, table = (time.monotonic(), procfs.read_all_stats()) if any(trees) else (at, {})
-        self._before = (now, table) if table else self._before
+        begun, now, table = at, at, {}
+        if any(trees):
+            # From before the first look until after the second: where either is late, the load seems less, never more.
+            begun, table, now = time.monotonic(), procfs.read_all_stats(), time.monotonic()
+        self._before = (begun, table) if table else self._before
         trees_read = _Trees(table, before, max(now - at, 0.001))
         for fact, tree in zip(facts, trees, strict=True):
             if tree is not None:

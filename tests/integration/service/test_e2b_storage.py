@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,6 +25,30 @@ from .test_e2b import Client
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("engine")]
 
 ROOT = {"Authorization": f"Basic {base64.b64encode(b'root:').decode()}"}
+
+
+# While there is a file "held" beside the service's data, a snapshot whose image is made gets no further.
+HELD = """
+import os, sys, time
+from sandbox.docker.images import snapshots
+commit = snapshots.commit
+def held(*args):
+    made = commit(*args)
+    while os.path.exists({!r}):
+        time.sleep(0.01)
+    return made
+snapshots.commit = held
+from agent.cli.app import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def service(place: Path) -> Iterator[ServiceProcess]:
+    """A service in whose snapshots a test can come."""
+    made = ServiceProcess(place / "data", "--stop-all", program=HELD.format(str(place / "held"))).start()
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +209,7 @@ def test_volumes_are_a_tenants_own_and_count(first: Client, api: Api) -> None:
     body = _asked(volumeMounts=[{"name": "data", "path": "/mnt/data"}])
     assert other.api("POST", "/v2/sandboxes", body).status_code == 429
     api.call("DELETE", "/tenants/others", status=204)
-    assert [name for name in _on_engine() if theirs["volumeID"] in name] == []
+    assert _on_engine(theirs["volumeID"]) == []
     assert first.api("DELETE", f"/volumes/{mine['volumeID']}").status_code == 204
 
 
@@ -201,10 +226,14 @@ def test_a_pause_without_memory_survives_a_kill_which_leaves_nothing_half(first:
 
     kept = _snapshot(first)["snapshotID"].partition(":")[0]
     files, images = {*os.listdir(service.folder / "snapshots")}, {*_images()}
+    held = service.folder.parent / "held"
+    held.touch()
     asking = threading.Thread(target=_ask, args=(first,))
     asking.start()
-    assert eventually(lambda: {*os.listdir(service.folder / "snapshots")} > files), "a snapshot is being written"
+    assert eventually(lambda: {*_images()} > images), "a snapshot is being made"
+    assert {*os.listdir(service.folder / "snapshots")} > files
     service.kill()
+    held.unlink()
     asking.join()
     service.start()
     assert {*os.listdir(service.folder / "snapshots")} == files, "nothing of it is left"
@@ -279,10 +308,12 @@ def _asked(**body: Any) -> dict[str, Any]:
     return {"templateID": "base", "timeout": 300, **body}
 
 
-def _on_engine() -> list[str]:
+def _on_engine(part: str = "") -> list[str]:
+    """What is still left in the end of volumes with ``part`` in their names."""
+
     def names() -> list[str]:
         found = connect().api.volumes().get("Volumes") or []
-        return [each["Name"] for each in found if each["Name"].startswith((FILES, MOUNTED))]
+        return [each["Name"] for each in found if each["Name"].startswith((FILES, MOUNTED)) and part in each["Name"]]
 
-    eventually(lambda: not names(), 3)
+    eventually(lambda: not names(), 60)
     return names()

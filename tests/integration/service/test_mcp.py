@@ -69,8 +69,11 @@ def test_a_session_has_a_sandbox_of_its_own_which_ends_with_it(service: ServiceP
 
             async def progress(progress: float, total: float | None, message: str | None) -> None:
                 seen.append(message)
+                if message == "first":
+                    await asyncio.to_thread(api.call, "POST", f"/sandboxes/{ident}/write", {"path": "go", "content": ""})
 
-            await client.call_tool("run", {"command": "echo first; sleep 1.5"}, progress_callback=progress)
+            waits = {"command": "echo first; until [ -e go ]; do sleep 0.05; done; rm go"}
+            await client.call_tool("run", waits, progress_callback=progress)
             assert "first" in seen
             await call(client, "write", path="a.txt", content="x\n")
             (about,) = (await client.read_resource("gamebox://sandbox")).contents

@@ -189,8 +189,8 @@ def test_no_thread_waits_for_an_answer(service: ServiceProcess) -> None:
             done(await env.write("a", "b"))
             assert done(await env.read("a")).content == "b"
             token = CancelToken()
-            asyncio.get_running_loop().call_later(0.3, token.cancel)
-            refused(await env.run("sleep 600", cancel=token), "cancelled", effects="unknown")
+            stopped = await env.run("echo up; sleep 600", on_output=lambda *_: token.cancel(), cancel=token)
+            refused(stopped, "cancelled", effects="unknown")
             refused(await env.read("none"), "path_not_found")
             refused(await env.execute("run", {"command": 7}), "invalid_arguments")
             for own in ("an id / with ünusual characters", "plain"):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.observing import eventually
 from tests.integration.own_engine import IMAGE
 from tests.integration.test_cli_in_a_sandbox import PATIENCE_SECONDS, shell, until
 from tests.programs import run_gamebox
@@ -50,6 +51,9 @@ def test_keep_use_list_remove(gamebox: Gamebox, tmp_path: Path) -> None:
     (line,) = [line for line in gamebox("ls").stdout.splitlines() if "work" in line]
     assert line.startswith(ident)
     assert "running, 60 min left" in line
+    # A busy machine may put off the look at the files to a later command.
+    later = "run", "--in", "work", "--", "sleep", "0.5"
+    assert "+ x" in made.stderr or eventually(lambda: "+ x" in gamebox(*later).stderr)
     for known in ("work", ident, ident[:6]):
         used = gamebox("run", "--in", known, "--", "cat", "x")
         assert (used.returncode, used.stdout, used.stderr) == (0, "hi\n", "")

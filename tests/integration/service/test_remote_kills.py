@@ -14,6 +14,7 @@ import pytest
 
 from sandbox import Limits, RemoteEnvironment
 from sandbox.errors import SandboxError
+from tests.integration.observing import eventually
 from tests.integration.own_engine import IMAGE
 from tests.servers.gamebox_service import ServiceProcess
 
@@ -84,6 +85,7 @@ def test_nothing_is_lost_and_nothing_done_twice(mortal: ServiceProcess) -> None:
             time.sleep(chance.uniform(0.0, 0.3))
             mortal.start()
         time.sleep(1)
+        assert eventually(lambda: sum(len(client.done) for client in clients) > CLIENTS * KILLS, 60)
         stop.set()
         for client in clients:
             client.join()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from sandbox.docker.engine.client import connect
+from tests.contract.checks import seen_until
 from tests.integration.observing import eventually
 from tests.integration.own_engine import IMAGE, OwnEngine
 from tests.programs import run_gamebox
@@ -308,12 +309,14 @@ def test_a_request_that_comes_while_the_service_ends_may_be_sent_again(mortal: S
     with Api(mortal) as api, Api(mortal) as other:
         ident = api.create(image=IMAGE)
         assert other.state(ident) == "running"  # its connection is open
-        with api.running(ident, "sleep 3; echo done", "last") as answers:
+        (container,) = connect().containers.list()
+        end = Path(f"/proc/{container.attrs['State']['Pid']}/root/workspace/end")
+        with api.running(ident, "until [ -e end ]; do sleep 0.05; done; echo done", "last") as answers:
             process = mortal.process
             assert process is not None
             process.terminate()
-            time.sleep(0.5)
-            answer = other.http.get("/v1/sandboxes")
+            answer = seen_until(lambda: other.http.get("/v1/sandboxes"), lambda each: each.status_code == 503)
+            end.touch()
             assert (answer.status_code, answer.json()["code"]) == (503, "draining")
             assert answer.headers["retry-after"] == "1"
         assert answers[0]["result"]["output"] == "done\n"
