@@ -76,8 +76,12 @@ VOLATILE_ANYWHERE = frozenset(
 # Output of a command that still ran, or was stopped: one run may have come further than the other.
 OUTPUTS = frozenset({"output", "stdout", "stderr", "content", "last_output", "text"})
 UNFINISHED = frozenset({"timeout", "cpu_limit", "cancelled", "not_ready"})
-# In the error of a timeout: what the command was doing, which one look at it finds if it comes in time.
-DOING = re.compile(r"(?<=and was killed): .+(?=\. (?:Nothing it started is|\d+ of its processes could))", re.DOTALL)
+# In the error about a command whose time was up: what it was doing, which is known only if the look at it came in time.
+DOING = re.compile(
+    r"(?<=and was killed): .+(?=\. (?:Nothing it started is|\d+ of its processes could))"
+    r"|(?<= seconds); .+(?=: nothing can be sent to it|, and )",
+    re.DOTALL,
+)
 # Notices of how much is left, and those that come with whatever is answered next.
 VOLATILE_NOTICES = frozenset(
     {

@@ -17,7 +17,7 @@ from sandbox.envelope import jsonable
 from sandbox.text.invisible import visible
 
 from .screen import Screen
-from .terminal_input import expect_line, read_line
+from .terminal_input import expecting, read_line
 
 WORDS = {"approve": "a", "session": "s", "edit": "e", "reject": "r", "later": "l"}
 CHOICES = (
@@ -101,9 +101,9 @@ def _edited(screen: Screen, read: Callable[[], str]) -> Mapping[str, Any] | None
 
 
 def _answer(screen: Screen, read: Callable[[], str], question: str, style: str = "") -> str:
-    expect_line()  # a line typed as soon as the question is seen is its answer
-    screen.line(question, style)
-    return read()
+    with expecting():  # a line typed as soon as the question is seen is its answer
+        screen.line(question, style)
+        return read()
 
 
 def _line() -> str:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 
 from agent.layers.inbox import Inbox
@@ -46,20 +46,31 @@ class TypedLines:
         self._over.set()
         self._thread.join(5 * LOOK_SECONDS)
 
-    def expect_line(self) -> None:
-        """Let the next line be the answer of the ``read_line`` that follows: for before the question is shown."""
-        if not self._expected:
-            self._expected = True
-            self._asking.set()
+    @contextmanager
+    def expecting(self) -> Iterator[None]:
+        """Let the next line be the answer of the first ``read_line`` in the block, also if it comes before that is called."""
+        self._asking.set()
+        self._expected = True
+        try:
+            yield
+        finally:
+            if self._expected:  # nobody has asked
+                self._end_question()
+                with suppress(queue.Empty):
+                    self._answers.get_nowait()
 
     def read_line(self) -> str:
         """Return the next line with its line feed; "" at the end of the input."""
-        self.expect_line()
+        if not self._expected:
+            self._asking.set()
         try:
             return self._answers.get()
         finally:
-            self._expected = False
-            self._asking.clear()
+            self._end_question()
+
+    def _end_question(self) -> None:
+        self._expected = False
+        self._asking.clear()
 
     def _listen(self) -> None:
         held = b""
@@ -129,11 +140,10 @@ def listening(inbox: Inbox, screen: Screen) -> Iterator[None]:
         terminal().above_input = False
 
 
-def expect_line() -> None:
-    """Let the next line be the answer of the ``read_line`` that follows: for before the question is shown."""
+def expecting() -> AbstractContextManager[None]:
+    """Let the next line be the answer of the first ``read_line`` in the block. A question is shown within it."""
     lines = _current.get()
-    if lines is not None:
-        lines.expect_line()
+    return nullcontext() if lines is None else lines.expecting()
 
 
 def read_line() -> str:

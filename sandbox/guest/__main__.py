@@ -113,10 +113,10 @@ def _serve(
     facts = read_enforced_limits(bounded)
     facts["links"] = [os.fsdecode(folder) for folder in (place.workspace, RUNTIME, *bounded) if os.path.islink(folder)]
     facts |= {"machine": kernel.MACHINE, "filtered": kernel.filter_program(kernel.MACHINE) is not None}
-    server.about = {"shell": "" if processes.shell is None else processes.shell[0]}
+    server.about = {**facts, "shell": "" if processes.shell is None else processes.shell[0]}
     if hello["isolated"]:
         server.about |= find_browser()
-    link.message(wire.Kind.HELLO, 0, {**greeting(), **facts, **server.about, **server.offer_shortcut()})
+    link.message(wire.Kind.HELLO, 0, {**greeting(), **server.about, **server.offer_shortcut()})
     for kind, channel, payload in rest:
         server.frame(kind, channel, payload)
     return processes

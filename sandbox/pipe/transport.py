@@ -110,10 +110,8 @@ class Transport:
         self._hello.seconds = timeout_seconds
         self._hello.deadline = time.monotonic() + timeout_seconds
         self._reading.begin(time.monotonic() + self._ping_seconds)
-        try:
+        with contextlib.suppress(Cut):  # it is greeted again if it is reached again
             self._hello.send(self, Kind.HELLO, {"protocol": wire.PROTOCOL, **hello})
-        except Cut as error:  # a guest that was not greeted yet is not reached again
-            raise self._wait_for_loss(error.__cause__ or error) from error
         fields, _ = self._hello.wait_for_reply(self)
         if fields.get("protocol") != wire.PROTOCOL:
             raise SandboxUnavailableError(
@@ -407,7 +405,7 @@ class Transport:
         seconds = time.monotonic() - began
         for pending in waiting if self._hello.answered else [*waiting, self._hello]:
             pending.ask_again(seconds)
-        if not waiting:
+        if not waiting and self._hello.answered:  # else nobody has used the connection yet
             self._ask_ids.cut_seconds = seconds
         self._connected.set()
         if self._closing:

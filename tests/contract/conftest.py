@@ -81,14 +81,18 @@ def env(request: pytest.FixtureRequest) -> Iterator[SandboxedEnvironment]:
 @pytest.fixture(autouse=True)
 def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
     """End the commands and sessions that a test leaves behind: the next one on the same environment counts its own."""
-    with pytest.MonkeyPatch.context() as patched:
-        if "env" in request.fixturenames:  # which a machine that stands still for some seconds would end, for all tests
-            for module in (awaiting, transport):
-                patched.setattr(module, "GRACE_SECONDS", 20.0)
-        yield
     if "env" not in request.fixturenames:
+        yield
         return
-    shared: SandboxedEnvironment = request.getfixturevalue("env")
+    with pytest.MonkeyPatch.context() as patched:
+        # A stall of some seconds would end the shared environment. What is promised is held by tests/integration/test_timeouts.py.
+        for module in (awaiting, transport):
+            patched.setattr(module, "GRACE_SECONDS", 20.0)
+        yield
+        _tidy_up(request.getfixturevalue("env"))
+
+
+def _tidy_up(shared: SandboxedEnvironment) -> None:
     listed = shared.processes()
     for command in listed.result.commands if listed.ok else ():
         if command.running:

@@ -165,7 +165,7 @@ class OwnEngine:
         """Process ids of what holds the containers: none where there is no container."""
         return [pid for pid in self._processes() if b"containerd-shim" in _command_line(pid)]
 
-    def nothing_is_left(self, seconds: float = 60.0) -> bool:
+    def nothing_is_left(self, seconds: float = 20.0) -> bool:
         """Whether within that time no container, volume, loop device or process of a sandbox is left."""
         left: dict[str, Any] = {}
 

@@ -234,7 +234,7 @@ def test_a_watched_disk(docker_env: Make) -> None:
     # it can still be looked at and tidied up
     assert int(env.run("du -sm /workspace | cut -f1").unwrap().output) < 1000
     assert env.run("rm /workspace/part*; echo clean").unwrap().output == "clean\n"
-    assert eventually(lambda: all(place.free_bytes for place in env.usage().unwrap().places))  # it was measured again
+    assert eventually(lambda: all([place.free_bytes for place in env.usage().unwrap().places] or [0]))  # it was measured again
     assert env.write("file", "x").ok
     env.close()
     assert eventually(lambda: nothing_left(set(), volumes))

@@ -242,7 +242,7 @@ _VOLATILE = (
     (re.compile(r"ends in [\d.]+ (seconds?|minutes)\b(?= unless)"), "ends in 1.2 seconds"),
     (re.compile(r"ends in [\d.]+ (seconds?|minutes)\b(?! unless)"), "ends in 2.2 seconds"),
     (re.compile(r"After [\d.]+ seconds? port"), "After 1 second port"),
-    (re.compile(r"waited [\d.]+ seconds"), "waited 2.4 seconds"),
+    (re.compile(r"waited [\d.]+ seconds"), "waited 4.9 seconds"),
     (re.compile(r"listen.py \d+|127.0.0.1:\d{5}\b"), lambda m: re.sub(r"\d{4,}$", "41000", m[0])),
     (re.compile(r"limit of 100.0 MiB was exceeded \([\d.]+ MiB"), "limit of 100.0 MiB was exceeded (120.0 MiB"),
     (re.compile(r"(?<=workers.py\))(, c\d+ \(exec sleep 300\))+"), ""),

@@ -83,7 +83,7 @@ class Mortal(RunWriter):
     def append(self, *events: ev.Event) -> int:
         kinds = {type(event) for event in events if getattr(event, "step", None) == self.step}
         if self.point == "during" and ev.ActionExecuted in kinds:
-            threading.Event().wait()  # the action was quick: the end comes before anything is written of it
+            threading.Event().wait(60)  # the action was quick: the end comes before anything is written of it
         last = super().append(*events)
         after = {
             "after_decided": ev.ActionDecided,

@@ -117,7 +117,10 @@ HOLDS = {
 # What the program waits for before a line of a page: at one moment, such as the end of a wait, it may not be so yet.
 ASKS = """
 asks = lambda seen: seen.running and seen.waiting_for is not None and seen.waiting_for.kind == 'stdin'
-while not asks(seen := env.logs(ran.id).unwrap()) and seen.running: pass
+import time
+for _ in range(200):
+    if asks(seen := env.logs(ran.id).unwrap()): break
+    time.sleep(0.1)
 """
 BEFORE = {"docs/reference/commands.md": ('env.send(ran.id, keys=["ctrl-d"])\n', ASKS)}
 # What a recipe says that it prints.

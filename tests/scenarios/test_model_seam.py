@@ -224,6 +224,7 @@ def test_another_model_of_the_tree_waits_too_but_not_another_key(
         threads = [threading.Thread(target=first, args=("hi",))]
         threads[0].start()
         while "trying again" not in caplog.text:
+            assert threads[0].is_alive()
             time.sleep(0.01)
         other("hi")
         assert server.statuses.count(200) == 1  # the first one waits still

@@ -147,7 +147,7 @@ def _same_text(then: str, now: str, context: _Context, field: str) -> bool:
 
 def _counting(envelope: Mapping[str, Any]) -> dict[str, Any]:
     counting = {name: value for name, value in envelope.items() if name not in _NOT_COMPARED}
-    if envelope.get("code") == "timeout":
+    if envelope.get("code") in ("timeout", "command_ended"):
         counting["error"] = DOING.sub("", str(envelope.get("error")))
     return counting
 

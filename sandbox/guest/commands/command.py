@@ -145,8 +145,8 @@ class Command:
     @property
     def outcome(self) -> tuple[int | None, str | None]:
         """(exit code, signal name); both are None while it runs."""
-        killed = self.stopping and not self.running and self.runner is not None
-        if self.exit_status is None and killed:  # and the runner has not reported it yet
+        killed = self.stopping and not self.running and (self.runner is not None or self.stop_reason == "killed")
+        if self.exit_status is None and killed:  # and the runner has not reported it yet, or there was none
             return None, "SIGKILL"
         return parse_status(self.exit_status)
 

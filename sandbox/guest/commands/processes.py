@@ -43,6 +43,8 @@ KEPT_SHARE = 16
 # After the death of a runner the kernel hands its children to PID 1, which takes a while on a busy machine.
 STRAY_SECONDS = (0.02, 0.5)
 REHEARSAL_SECONDS = 10.0
+# Signals that end no program by themselves.
+ENDS_NOTHING = frozenset({"SIGSTOP", "SIGCONT", "SIGWINCH"})
 
 
 class Processes:
@@ -163,9 +165,10 @@ class Processes:
         if command.tree_empty:
             reply({"result": {"id": command.id, "already_ended": True}}, b"")
             return
-        if args.get("signal"):
+        # One that waits for a process must not begin after a signal that would have ended it.
+        if args.get("signal") and (command.runner is not None or args["signal"] in ENDS_NOTHING):
             reached = 0
-            if command.runner is not None:  # else it waits for a process, and nothing of it is there yet
+            if command.runner is not None:
                 command.runner.unwanted = True
                 reached = signal_tree(command.runner.pid, args["signal"])
             reply({"result": {"id": command.id, "signal": args["signal"], "signalled": reached}}, b"")
@@ -204,7 +207,7 @@ class Processes:
         command.stopping = True
         if command.runner is None:  # no process could be created for it
             command.withdraw()
-            if self.spawner.starved and reason != "cancelled":
+            if self.spawner.starved and reason not in ("cancelled", "killed"):
                 live = [
                     describe_command(c) for c in self.commands.values() if c.runner is not None and not c.tree_empty
                 ]

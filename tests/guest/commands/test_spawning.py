@@ -94,17 +94,20 @@ def test_a_command_that_is_killed_while_it_waits_for_a_process_never_begins() ->
         try:
             for _ in range(MOST_SPARES + 1):
                 env.run("exec sleep 100", session=None, wait_seconds=0.05).unwrap()
-            waits = env.run("echo on >> said", session=None, wait_seconds=0.05).unwrap()
-            assert env.kill(waits.id, signal="SIGUSR1").unwrap().signalled == 0
-            killed = env.kill(waits.id).unwrap()
-            assert (killed.already_ended, killed.killed) == (False, 0)
-            assert env.kill(waits.id).unwrap().already_ended
+            waits, other = (env.run("echo on >> said", session=None, wait_seconds=0.05).unwrap().id for _ in range(2))
+            assert env.kill(waits, signal="SIGWINCH").unwrap().signalled == 0
+            for ident, how in ((waits, {}), (other, {"signal": "SIGTERM"})):
+                killed = env.kill(ident, **how).unwrap()
+                assert (killed.already_ended, killed.killed) == (False, 0)
+                assert killed.to_text() == f"[{ident} was killed: 0 processes]"
+                assert env.kill(ident).unwrap().already_ended
+                assert "killed by SIGKILL: killed" in env.logs(ident).unwrap().to_text()
         finally:
             os.kill(launcher, signal.SIGCONT)
         for _ in range(MOST_SPARES + 2):
             assert env.run("echo alive").unwrap().output == "alive\n"
         assert env.read("said").code is ErrorCode.path_not_found  # type: ignore[union-attr]
-        assert not any(command.running for command in env.processes().unwrap().commands if command.id == waits.id)
+        assert not any(command.running for command in env.processes().unwrap().commands if command.id in (waits, other))
 
 
 def waits_in(pid: int) -> str:
@@ -128,7 +131,9 @@ def taken(env: LocalEnvironment) -> Iterator[None]:
         wait = all("wait" in waits_in(pid) for pid in runners) and all("poll" in waits_in(pid) for pid in leaders)
         return (runners, leaders) if wait and len(runners) == len(leaders) == 2 else None
 
-    runners, leaders = eventually(waiting)
+    found = eventually(waiting)
+    assert found
+    runners, leaders = found
     env.usage().unwrap()  # by now the guest has heard of them
     for pid in (launcher, *runners):
         os.kill(pid, signal.SIGSTOP)

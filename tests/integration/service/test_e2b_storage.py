@@ -45,7 +45,7 @@ main(sys.argv[1:])
 
 @pytest.fixture(scope="module")
 def service(place: Path) -> Iterator[ServiceProcess]:
-    """A service in whose snapshots a test can come."""
+    """A service whose snapshots a test can hold up."""
     made = ServiceProcess(place / "data", "--stop-all", program=HELD.format(str(place / "held"))).start()
     yield made
     made.stop()
@@ -227,13 +227,15 @@ def test_a_pause_without_memory_survives_a_kill_which_leaves_nothing_half(first:
     kept = _snapshot(first)["snapshotID"].partition(":")[0]
     files, images = {*os.listdir(service.folder / "snapshots")}, {*_images()}
     held = service.folder.parent / "held"
-    held.touch()
     asking = threading.Thread(target=_ask, args=(first,))
-    asking.start()
-    assert eventually(lambda: {*_images()} > images), "a snapshot is being made"
-    assert {*os.listdir(service.folder / "snapshots")} > files
-    service.kill()
-    held.unlink()
+    held.touch()
+    try:
+        asking.start()
+        assert eventually(lambda: {*_images()} > images), "a snapshot is being made"
+        assert {*os.listdir(service.folder / "snapshots")} > files
+        service.kill()
+    finally:
+        held.unlink()
     asking.join()
     service.start()
     assert {*os.listdir(service.folder / "snapshots")} == files, "nothing of it is left"
@@ -309,7 +311,7 @@ def _asked(**body: Any) -> dict[str, Any]:
 
 
 def _on_engine(part: str = "") -> list[str]:
-    """What is still left in the end of volumes with ``part`` in their names."""
+    """The volumes with ``part`` in their names that are left in the end."""
 
     def names() -> list[str]:
         found = connect().api.volumes().get("Volumes") or []

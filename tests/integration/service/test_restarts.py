@@ -309,7 +309,7 @@ def test_a_request_that_comes_while_the_service_ends_may_be_sent_again(mortal: S
     with Api(mortal) as api, Api(mortal) as other:
         ident = api.create(image=IMAGE)
         assert other.state(ident) == "running"  # its connection is open
-        (container,) = connect().containers.list()
+        container = max(connect().containers.list(), key=lambda each: str(each.attrs["Created"]))
         end = Path(f"/proc/{container.attrs['State']['Pid']}/root/workspace/end")
         with api.running(ident, "until [ -e end ]; do sleep 0.05; done; echo done", "last") as answers:
             process = mortal.process

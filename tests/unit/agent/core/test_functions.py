@@ -545,6 +545,7 @@ def test_a_coroutine_function_that_is_stopped_before_it_began_comes_back() -> No
     for thread in threads:
         thread.start()
     while not stops:
+        assert threads[1].is_alive()
         time.sleep(0.001)
     stops[0]()
     free.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from agent.record.store import StepRecord
 from agent.record.volatile import VOLATILE_FIELDS, mask_text
 from agent.views.trajectory.comparison import _model_in, answers_differ
 from agent.views.trajectory.renames import Renames
-from sandbox.messages.waiting import timed_out
+from sandbox.messages.waiting import cannot_send, ended_first, timed_out
 from sandbox.messages.waiting_for import Kind, WaitingFor
 from sandbox.operations import OPERATIONS
+from sandbox.text.wording import Wording
 
 AT, LATER = "2026-11-22T23:59:58.000+00:00", "2026-11-24T07:01:02.000+00:00"
 # Fields that count. What is in neither list is not decided yet.
@@ -267,6 +269,16 @@ def test_what_a_killed_command_was_doing_does_not_count_and_the_rest_of_its_time
         assert answers_differ(other, killed(), Renames()) is None
     for other in (killed(1, 2.0), killed(1, survivors=2), killed(1, code="cancelled"), step({})):
         assert answers_differ(killed(1), other, Renames()) is not None
+
+    def told(word: Callable[[Any], Wording], at: int, **fields: Any) -> StepRecord:
+        error = word({"id": "c1", "reason": "timeout", "seconds": 3, "wait": doing[at], **fields}).message
+        return step({}, tool_executed=False, code="command_ended", error=str(error), effects="none")
+
+    for word in (cannot_send, ended_first):
+        for at in range(len(doing)):
+            assert answers_differ(told(word, 0, port=80), told(word, at, port=80), Renames()) is None
+        assert answers_differ(told(word, 1), told(word, 1, seconds=4), Renames()) is not None
+    assert answers_differ(told(ended_first, 1, port=80), told(ended_first, 2, port=81), Renames()) is not None
 
 
 def test_notices_count_unless_they_are_of_time_and_room() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
@@ -117,6 +118,22 @@ def test_a_line_typed_as_soon_as_a_question_is_seen_answers_it(terminal: Termina
     terminal.type("be brief\n")
     terminal.wait_for("Sent:")
     assert terminal.said() == ["be brief"]
+
+
+def test_what_is_typed_for_a_question_that_was_broken_off_answers_no_other(terminal: Terminal) -> None:
+    with contextlib.suppress(BrokenPipeError), terminal.lines.expecting():
+        terminal.type("yes\n")
+        while terminal.lines._answers.empty():
+            time.sleep(0.01)
+        raise BrokenPipeError
+    asking = threading.Thread(target=lambda: answers.append(terminal.lines.read_line()))
+    answers: list[str] = []
+    asking.start()
+    assert terminal.lines._asking.wait(60)
+    assert not answers
+    terminal.type("no\n")
+    asking.join(60)
+    assert answers == ["no\n"]
 
 
 @pytest.mark.exhaustive

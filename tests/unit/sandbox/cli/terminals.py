@@ -39,7 +39,10 @@ def displays(
             seen.append([line.rstrip() for line in screen.display])
             look(seen[-1])
     os.close(ours)
-    assert process.wait(60) == status
+    try:
+        assert process.wait(60) == status
+    finally:
+        process.kill()
     return seen, screen
 
 

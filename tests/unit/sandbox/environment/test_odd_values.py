@@ -211,7 +211,7 @@ def test_a_number_that_cannot_be_sent_is_worded_with_its_operation(local: LocalE
 
 
 def test_a_local_environment_lives_on(local: LocalEnvironment) -> None:
-    assert local.run("echo alive", timeout_seconds=60, session=None).unwrap().stdout == "alive\n"
+    assert local.run("echo alive", timeout_seconds=60).unwrap().stdout == "alive\n"
     answer = local.changes("unknown")
     assert answer.to_dict()["code"] == "checkpoint_not_found"
     assert local.read("x").ok or local.write("x", "y").ok

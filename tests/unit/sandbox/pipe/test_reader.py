@@ -73,7 +73,7 @@ def test_who_has_sent_a_body_reads_the_answer_itself(monkeypatch: pytest.MonkeyP
 
     def answer(guest: ScriptedGuest, request: GuestRequest) -> None:
         guest.wait_for(Kind.END, 60)
-        eventually(held[0].locked)  # until the caller waits
+        assert eventually(held[0].locked)  # the caller waits: nobody else has anything to read
         guest.reply(request, 1)
 
     held: list[Any] = []

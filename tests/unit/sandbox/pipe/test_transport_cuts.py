@@ -100,7 +100,10 @@ def test_a_reply_in_between_is_a_reason_to_go_on(stream: Said, monkeypatch: pyte
     host.close()
 
 
-def test_a_guest_that_is_reached_again_before_it_has_greeted_is_greeted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_a_guest_that_is_reached_again_before_it_has_greeted_is_greeted_again(
+    monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
     """As one that was late, was called twice, and answered both calls: the second answer is no frame."""
     monkeypatch.setattr(transport, "AFTER_VIOLATION_SECONDS", 0.001)
 
@@ -123,8 +126,17 @@ def test_a_guest_that_is_reached_again_before_it_has_greeted_is_greeted_again(mo
         def resume(self, replaces: bytes, nonce: bytes, reason: str, detail: str) -> tuple[Said, bytes]:
             return Greeting(wire.frame(nonce, 0, Kind.HELLO, 0, wire.pack_message({"protocol": wire.PROTOCOL, "new": 1}))), b""
 
-    host = Transport(Greeting(wire.frame(NONCE, 9, Kind.PONG, 0)), explain, keep=Again(), nonce=NONCE)
+    class Cut(Greeting):
+        """Its end shows before the greeting is sent."""
+
+        def send(self, data: memoryview, timeout_seconds: float) -> int:
+            self.greeted = True
+            raise BrokenPipeError
+
+    first = (Greeting if is_sent else Cut)(wire.frame(NONCE, 9, Kind.PONG, 0))
+    host = Transport(first, explain, keep=Again(), nonce=NONCE)
     assert host.open({}, 60)["new"] == 1
+    assert host._ask_ids.cut_seconds == 0.0, "nobody had used it"
     host.close()
 
 
