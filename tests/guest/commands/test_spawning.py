@@ -17,7 +17,7 @@ import pytest
 from sandbox import CancelToken, LocalEnvironment
 from sandbox.errors import ErrorCode
 from sandbox.guest.commands.command import Command
-from sandbox.guest.commands.launch.spawner import MOST_SPARES
+from sandbox.guest.commands.launch.spawner import MOST_SPARES, Spawner
 from sandbox.guest.commands.run import run
 from sandbox.guest.watch.procfs import find_descendants, read_parents
 from tests.guest.calls import place_at, running_processes
@@ -39,16 +39,25 @@ def test_many_commands_that_end_at_once_leave_no_crowd_of_spares() -> None:
         assert env.run("echo alive").unwrap().output == "alive\n"
 
 
+@contextmanager
+def without_processes(env: LocalEnvironment) -> Iterator[None]:
+    """No further command gets a process, until the end of the block."""
+    assert env.backend.process is not None
+    guest = env.backend.process.pid
+    launcher = next(pid for pid, parent in read_parents().items() if parent == guest)
+    os.kill(launcher, signal.SIGSTOP)
+    try:
+        for _ in range(MOST_SPARES + 1):
+            env.run("exec sleep 100", session=None, wait_seconds=0.05).unwrap()
+        yield
+    finally:
+        os.kill(launcher, signal.SIGCONT)
+
+
 def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes() -> None:
     """Where the machine is slow and not full, a deadline is a timeout and a cancel a cancel."""
     with LocalEnvironment() as env:
-        assert env.backend.process is not None
-        guest = env.backend.process.pid
-        launcher = next(pid for pid, parent in read_parents().items() if parent == guest)
-        os.kill(launcher, signal.SIGSTOP)
-        try:
-            for _ in range(MOST_SPARES + 1):
-                env.run("exec sleep 100", session=None, wait_seconds=0.05).unwrap()
+        with without_processes(env):
             late = env.run("true", session=None, timeout_seconds=0.2)
             assert late.code is ErrorCode.timeout  # type: ignore[union-attr]
             assert late.result is not None
@@ -59,8 +68,6 @@ def test_a_command_that_was_not_started_in_time_is_no_sign_of_too_many_processes
             cancelled = env.run("true", session=None, cancel=token)
             timer.join()
             assert cancelled.code is ErrorCode.cancelled  # type: ignore[union-attr]
-        finally:
-            os.kill(launcher, signal.SIGCONT)
         assert env.run("echo on", session=None).unwrap().output == "on\n"
 
 
@@ -87,13 +94,7 @@ def test_a_command_whose_output_cannot_be_watched_does_not_run_on(tmp_path: Path
 
 def test_a_command_that_is_killed_while_it_waits_for_a_process_never_begins() -> None:
     with LocalEnvironment() as env:
-        assert env.backend.process is not None
-        guest = env.backend.process.pid
-        launcher = next(pid for pid, parent in read_parents().items() if parent == guest)
-        os.kill(launcher, signal.SIGSTOP)
-        try:
-            for _ in range(MOST_SPARES + 1):
-                env.run("exec sleep 100", session=None, wait_seconds=0.05).unwrap()
+        with without_processes(env):
             waits, other = (env.run("echo on >> said", session=None, wait_seconds=0.05).unwrap().id for _ in range(2))
             assert env.kill(waits, signal="SIGWINCH").unwrap().signalled == 0
             for ident, how in ((waits, {}), (other, {"signal": "SIGTERM"})):
@@ -102,12 +103,30 @@ def test_a_command_that_is_killed_while_it_waits_for_a_process_never_begins() ->
                 assert killed.to_text() == f"[{ident} was killed: 0 processes]"
                 assert env.kill(ident).unwrap().already_ended
                 assert "killed by SIGKILL: killed" in env.logs(ident).unwrap().to_text()
-        finally:
-            os.kill(launcher, signal.SIGCONT)
         for _ in range(MOST_SPARES + 2):
             assert env.run("echo alive").unwrap().output == "alive\n"
         assert env.read("said").code is ErrorCode.path_not_found  # type: ignore[union-attr]
         assert not any(command.running for command in env.processes().unwrap().commands if command.id in (waits, other))
+
+
+def test_a_kill_is_one_also_where_the_sandbox_may_have_no_further_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Spawner, "starved", True)
+    monkeypatch.setattr(Spawner, "_need", lambda self, use: self._waiting.append(use))
+    replies: queue.Queue[dict[str, Any]] = queue.Queue()
+    args = {"command": "true", "session": "default", "timeout_seconds": 60.0, "keep_output_bytes": 1000}
+    with running_processes(place_at(tmp_path, sessions=1, concurrent_actions=1)) as running:
+        processes = running.processes
+
+        def start() -> None:
+            run(processes, args, lambda fields, _: replies.put(fields), lambda _: None)
+            (ident,) = processes.commands
+            processes.kill({"id": ident}, lambda fields, _: replies.put(fields))
+            processes.kill({"id": ident}, lambda fields, _: replies.put(fields))
+
+        running._reactor.hand_over(start)
+        answer, killed, again = (replies.get(timeout=60) for _ in range(3))
+        assert (answer["result"]["exit_code"], answer["result"]["signal"]) == (None, "SIGKILL")
+        assert (killed["result"]["killed"], again["result"]["already_ended"]) == (0, True)
 
 
 def waits_in(pid: int) -> str:
