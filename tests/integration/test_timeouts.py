@@ -165,11 +165,12 @@ def test_kill_of_a_background_command_leaves_nothing(env: DockerEnvironment) -> 
 
 
 def test_a_timeout_of_what_waits_in_the_queue_starts_with_the_command(env: DockerEnvironment) -> None:
-    """It waits for half of its time, and takes half of it and some more."""
-    first = threading.Thread(target=lambda: env.run("until [ -e go ]; do sleep 0.02; done"))
+    """It waits for most of its time, and takes more than half of it."""
+    goes_on = "/tmp/the first may end"
+    first = threading.Thread(target=lambda: env.run(f"until [ -e '{goes_on}' ]; do sleep 0.02; done"))
     first.start()
-    assert eventually(lambda: any(each.running for each in env.processes().unwrap().commands))
-    go = threading.Timer(1.6, lambda: env.write("go", ""))
+    assert eventually(lambda: any(each.running and goes_on in each.command for each in env.processes().unwrap().commands))
+    go = threading.Timer(2.2, lambda: env.write(goes_on, "").unwrap())
     go.start()
     answer = env.run("sleep 1.6; echo done", timeout_seconds=3)
     go.join()
