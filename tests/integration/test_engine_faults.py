@@ -119,18 +119,16 @@ def test_one_direction_of_the_pipe_stalls(proxy: EngineProxy, direction: Any) ->
         with Heartbeat() as heart:
             seconds = 4.0
             answer, took = in_a_run(env, stall, command, seconds)
-        if direction == "up":  # the command was under way, and its answer comes through
-            assert answer.ok or answer.code is ErrorCode.timeout, answer
-            seconds = 1.0
-            answer, took = within(seconds + 2.5, lambda: env.run("true", timeout_seconds=seconds))
+            if direction == "up":  # the command was under way, and its answer comes through
+                assert answer.ok or answer.code is ErrorCode.timeout, answer
+                seconds = 1.0
+                answer, took = within(seconds + 2.5, lambda: env.run("true", timeout_seconds=seconds))
         assert answer.code is ErrorCode.sandbox_unavailable
         silent = f"did not answer within {seconds + 2:g} seconds."
-        ended = (
-            "It was ended with everything in it.",
-            # By an engine that is late itself.
-            "The Docker Engine was asked to end it, and has not answered within 1 second.",
-            "The Docker Engine does not answer either.",
-        )
+        ended = ["It was ended with everything in it."]
+        ended += ["The Docker Engine was asked to end it, and has not answered within 1 second."]
+        if heart.lost_seconds > 0.5:  # the engine is as late as this process
+            ended += ["The Docker Engine does not answer either."]
         assert any(f"{silent} {words}" in answer.error for words in ended), answer.error
         assert in_time(took, seconds + 2.5, heart)
         later = env.run("true")
