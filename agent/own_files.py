@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
+
+from sandbox.frozen import dataclass
 
 
 class OwnFileError(Exception):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
+from sandbox.frozen import dataclass
 from sandbox.network.policy import Network
 from sandbox.network.services.names import Name
 from sandbox.pipe.reattaching import ByteStream, Keep

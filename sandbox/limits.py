@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Literal
 
+from sandbox.frozen import dataclass
 from sandbox.text.wording import value_text
 
 from .errors import ErrorCode, SandboxError

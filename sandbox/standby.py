@@ -11,12 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import tenacity
 
 from sandbox.environment.sandboxed import SandboxedEnvironment
+from sandbox.frozen import dataclass
 from sandbox.pipe import forked_processes as forks
 
 from .errors import ErrorCode, SandboxError

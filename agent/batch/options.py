@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -30,6 +30,7 @@ from sandbox.cli.errors import bad_input
 from sandbox.cli.sandbox_options import FLAGS, check_options, sandbox_of
 from sandbox.docker.spec import DEFAULT_IMAGE
 from sandbox.environment.base import Environment
+from sandbox.frozen import dataclass
 
 from .oracle import oracle_agent
 from .setup import TASK, digest_of_agent, digest_of_file, digest_of_task

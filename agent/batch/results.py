@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from agent.core.run import AgentRun
+from sandbox.frozen import dataclass
 
 
 class State(StrEnum):

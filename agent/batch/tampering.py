@@ -9,11 +9,11 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from sandbox.environment.base import Environment
+from sandbox.frozen import dataclass
 
 Fresh = Callable[[], AbstractContextManager[Environment]]
 PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")

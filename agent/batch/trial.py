@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from agent.views.trajectory.run_file import to_dict
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 
 from .results import Result, State, TaskFolder, of_run
 from .tasks import BatchTask

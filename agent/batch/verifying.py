@@ -11,7 +11,7 @@ import posixpath
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from agent.job.proof import prove
@@ -19,6 +19,7 @@ from agent.repo.scratch import temporary_folder
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 from .results import State
 from .tampering import PATH, Fresh, remove_traps

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.models import DefaultPlaceholder
+
+from sandbox.frozen import dataclass
 
 from .help import HelpfulGroup, keep_examples_whole
 from .plain_values import keep_plain_values

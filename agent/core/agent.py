@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from agent.memory import Memory, WindowMemory
 from agent.memory.exchange import exchange
 from agent.model.response import text_of_reply
 from sandbox.environment.base import Environment
+from sandbox.frozen import dataclass
 
 from .actions import Action
 from .agent_arguments import brain_from, check_options, environment_from, goals_from, language_from, registry_from

@@ -6,7 +6,6 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace, UnionType
 from typing import Any
@@ -22,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 _NO_SCHEMA = (
     PydanticInvalidForJsonSchema,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import overload
+
+from sandbox.frozen import dataclass
 
 DEFAULT_PRIORITY = 10
 EXAMPLE = "example"

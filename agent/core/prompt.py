@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from sandbox.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from agent.memory import Memory
 from agent.model.brain import ModelError, ScriptEndedError
 from sandbox.envelope import jsonable
+from sandbox.frozen import dataclass
 from sandbox.text.invisible import visible
 
 from .budget import Meter, Usage

@@ -6,9 +6,10 @@ import copy
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from sandbox.frozen import dataclass
 
 MAX_DEPTH = 30
 REMEMBERED_CHARS = 16_384

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from agent.core.budget import Budget
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 from .spec import AgentSpec
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from agent.core.goals import Goal
 from agent.model.brain import Brain
+from sandbox.frozen import dataclass
 
 EMPTY: Mapping[str, Any] = {"type": "object", "properties": {}, "required": []}
 

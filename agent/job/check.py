@@ -11,7 +11,6 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ from agent.memory import ROLES, WindowMemory
 from agent.model.scripted import ScriptedModel
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 Verdict = Literal["pass", "warn", "fail"]
 PROBE_SECONDS = 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from agent.layers.finish_checks import Check, CheckedFinish, Finding, command_pa
 from sandbox.cli.errors import bad_input
 from sandbox.environment.base import Environment
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 
 MOST_SCHEMA_BYTES = 1 << 20
 # What a verifier's result says yes with.

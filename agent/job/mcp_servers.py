@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_plus, urlsplit
@@ -14,6 +14,7 @@ from urllib.parse import unquote_plus, urlsplit
 from agent.hub import AgentSpec
 from agent.mcp.declaration import SERVER_NAME, check_address, shown_address
 from sandbox.cli.errors import bad_input
+from sandbox.frozen import dataclass
 from sandbox.text.masking import LEAST_CHARS, credentials_of
 
 from .mcp_config import is_secret, load_servers

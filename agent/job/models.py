@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from agent.core.budget import Budget
 from agent.hub import AgentSpec
 from agent.model.brain import Brain
 from sandbox.cli.errors import bad_input
+from sandbox.frozen import dataclass
 
 # The log keeps the options of a run, and so must not get a key.
 _SECRET = re.compile(r"api_?key|secret|password|credential|authorization|headers|(?:^|_)token$|_key$", re.IGNORECASE)

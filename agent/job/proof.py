@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
+from sandbox.frozen import dataclass
 
 SECONDS = 600.0
 SHOWN_CHARS = 2000

@@ -11,7 +11,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from agent.core.actions import Action
@@ -21,6 +20,7 @@ from agent.hub.frontmatter import AgentFileError, values
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode, OperationError
+from sandbox.frozen import dataclass
 from sandbox.text.invisible import count_invisible, without_invisible
 
 INSTRUCTIONS, SKILLS, SKILL = "AGENTS.md", ".agents/skills", "SKILL.md"

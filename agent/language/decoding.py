@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from agent.core.status import END_TOOL, LanguageError
 from agent.model.response import Response
 from sandbox.envelope import Notice
+from sandbox.frozen import dataclass
 
 from .fences import with_fences
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from agent.core.actions import Action
+from sandbox.frozen import dataclass
 
 from .decoding import checked, decoded_value
 

@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
 from agent.core.actions import Action
@@ -15,6 +15,7 @@ from agent.core.status import LanguageError
 from agent.memory import Memory
 from sandbox.envelope import Notice
 from sandbox.environment.base import Environment
+from sandbox.frozen import dataclass
 
 from .base import AgentLanguage, reply_of
 from .decoding import CUT_HINT, MANY_ACTIONS, Invocation, checked, invocation_of_calls

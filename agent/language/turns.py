@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from agent.core.actions import Action
@@ -13,6 +13,7 @@ from agent.core.envelopes import text_of
 from agent.core.images import described, image_part, is_image, parts_of, without_images
 from agent.model.response import Response, extra_of, text_of_content
 from sandbox.errors import ErrorCode
+from sandbox.frozen import dataclass
 
 Message = dict[str, Any]
 # Some are long: a signature of the thinking may be part of them.

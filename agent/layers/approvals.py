@@ -9,7 +9,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -25,6 +25,7 @@ from agent.record.recorder import Recorder
 from sandbox.envelope import Failure, jsonable
 from sandbox.environment.base import ActionLike, Environment, approving
 from sandbox.errors import ErrorCode
+from sandbox.frozen import dataclass
 
 from .risk import Analyzer, Rating, Risk, by_pattern, rating_of
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from agent.core.actions import Action
@@ -18,6 +17,7 @@ from agent.memory import Memory
 from sandbox.envelope import Failure, jsonable
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
+from sandbox.frozen import dataclass
 
 log = logging.getLogger(__name__)
 

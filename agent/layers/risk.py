@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from sandbox.environment.base import ActionLike
+from sandbox.frozen import dataclass
 
 # A call with more text than this is not checked: nobody could read it for an approval either.
 MOST_CHARS = 200_000

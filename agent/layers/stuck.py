@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from agent.core.loop.hooks import Hooks, Step
 from agent.core.loop.layers import Layer
 from agent.core.status import RunStatus, StopRun
 from agent.memory import Memory
+from sandbox.frozen import dataclass
 
 from .sameness import print_of_action, print_of_answer
 

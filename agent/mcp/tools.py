@@ -6,9 +6,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from sandbox.frozen import dataclass
 from sandbox.text.invisible import without_invisible
 from sandbox.text.masking import map_texts
 

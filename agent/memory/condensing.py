@@ -6,7 +6,7 @@ import bisect
 import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
 from agent.core.prompt import Prompt
@@ -16,6 +16,7 @@ from agent.model.brain import Brain, receiving_deltas
 from agent.model.response import Response
 from sandbox.environment.coroutines import run_awaitable
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 
 from .base import Memory, last
 from .layered import LayeredMemory, layers

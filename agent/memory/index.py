@@ -6,10 +6,10 @@ import re
 import sqlite3
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 # Words of a query beyond this many add nothing to its meaning.
 MAX_WORDS = 64

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import accumulate
 from typing import Any, Self
+
+from sandbox.frozen import dataclass
 
 from .messages import Message, borders, fitted, tokens
 

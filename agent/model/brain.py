@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 
 
 class Brain(Protocol):

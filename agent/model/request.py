@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from agent.core.images import described, image_part, is_image
 from agent.core.prompt import Prompt
+from sandbox.frozen import dataclass
 
 from .response import EXTRA_KEYS
 

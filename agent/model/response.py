@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Any
 
 from sandbox.envelope import jsonable
+from sandbox.frozen import dataclass
 
 # A provider refuses thinking that was shortened, so a reply with more than this loses all of its extras.
 MAX_EXTRA_CHARS = 400_000

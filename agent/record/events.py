@@ -8,11 +8,13 @@ have its ``index`` among the calls of the reply, from 0; logs from before a repl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cache
 from typing import Any, ClassVar, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
+
+from sandbox.frozen import dataclass
 
 JSON: TypeAlias = Mapping[str, Any]
 

@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+
+from sandbox.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.text.invisible import visible
 
 from .beneath import Folder, leads_into_git

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.docker.spec import DEFAULT_IMAGE
+from sandbox.frozen import dataclass
 
 from .beneath import Folder
 

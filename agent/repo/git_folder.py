@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+
+from sandbox.frozen import dataclass
 
 from .beneath import Folder, read_file
 from .index import MOST_INDEX_BYTES, Index, IndexUnreadableError, parse_index

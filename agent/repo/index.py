@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+
+from sandbox.frozen import dataclass
 
 from .beneath import UnsafePathError, leads_into_git, split
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from sandbox.frozen import dataclass
 
 _CLASSES = {
     "alnum": "0-9A-Za-z",

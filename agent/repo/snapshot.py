@@ -9,10 +9,10 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.text.wording import size
 
 from .beneath import Folder, leads_into_git, walk_files

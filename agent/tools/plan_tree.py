@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 MAX_TASKS, MAX_DEPTH, MAX_GOAL_CHARS = 200, 8, 1000
 _ID = re.compile(r"(?:0|[1-9][0-9]{0,3})(?:\.(?:0|[1-9][0-9]{0,3}))*")

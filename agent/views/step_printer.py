@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 
+from sandbox.frozen import dataclass
 from sandbox.text.excerpt import few_lines
 from sandbox.text.invisible import visible, visible_output
 from sandbox.text.wrapping import wrap

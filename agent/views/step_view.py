@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from agent.record import events as ev
 from agent.record.answers import with_mark, worded
 from agent.record.call_summary import summary_of_call
 from agent.record.store import CallRecord, StepRecord
+from sandbox.frozen import dataclass
 from sandbox.text.plain_text import plain
 
 from .usage_text import spent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from agent.record import events as ev
@@ -13,6 +13,7 @@ from agent.record.store.log import Logged
 from agent.record.store.run_record import MAX_DEPTH
 from agent.record.subruns import subruns_by_step
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 
 # Shown beside the steps. A message is one only if it is not a step's own.
 _BESIDE_STEPS = (

@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import httpx
 
 from sandbox.envelope import Envelope
 from sandbox.errors import SandboxError, SandboxUnavailableError
+from sandbox.frozen import dataclass
 from sandbox.interrupts import Shield
 from sandbox.operations import Logs, Request
 from sandbox.operations.base import Prepared

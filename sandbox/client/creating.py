@@ -6,12 +6,13 @@ import json
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import httpx
 
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 from sandbox.interrupts import Shield
 
 from .http.service import Call, Service

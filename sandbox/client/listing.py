@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 from .http.service import Call, Service, nonsense
 

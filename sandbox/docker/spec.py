@@ -4,18 +4,18 @@ Every option of a sandbox is one field here. The constructor of ``DockerEnvironm
 ``fork``, the options of the command line and those of the pytest plugin are derived from the fields.
 """
 
-# ruff: noqa: RUF009 - _asked is dataclasses.field with flags
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandbox.argument_types import HOST_PATH, check_callable, check_types
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.limits import Limits
 from sandbox.network.policy import Network
 from sandbox.packages.cache import PackageCache

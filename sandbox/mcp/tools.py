@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mcp_types import Tool as Definition
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.operations import OPERATIONS, Request, schema_of
 
 # Clients give up on a call after 60 seconds.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from sandbox.errors import ErrorCode, SandboxError, configuration_error
+from sandbox.frozen import dataclass
 
 from .addresses import Address, closed_kind, embedded_addresses, is_host_address, parse_address, unmap
 from .policy import Network, Verdict

@@ -9,10 +9,11 @@ import stat
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, Self
 
 from sandbox.errors import configuration_error
+from sandbox.frozen import dataclass
 
 log = logging.getLogger(__name__)
 

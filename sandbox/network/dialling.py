@@ -7,9 +7,9 @@ import ipaddress
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
+from sandbox.frozen import dataclass
 from sandbox.pipe import descriptors
 
 from .addresses import Address, is_host_address, parse_address, unmap

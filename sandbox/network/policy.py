@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal
 
 from sandbox.argument_types import check_types
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.text.wording import value_text
 
 from .addresses import PRIVATE, Address, closed_kind, embedded_addresses, is_of_private_network, parse_address, unmap

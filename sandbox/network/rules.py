@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandbox.errors import SandboxError, configuration_error
+from sandbox.frozen import dataclass
 
 from .addresses import Address, parse_address, unmap
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar, cast
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
+
+from sandbox.frozen import dataclass
 
 MOST_HEAD_BYTES = 16 * 1024
 

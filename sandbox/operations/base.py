@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sandbox.argument_types import number_as_text
 from sandbox.errors import ErrorCode, OperationError
+from sandbox.frozen import dataclass
 from sandbox.guest.protocol.wire import MAX_REPLY
 from sandbox.limits import SILENCE_SECONDS, Limits
 from sandbox.messages.faults import fault_error, violation

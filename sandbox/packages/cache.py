@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from sandbox.errors import configuration_error
+from sandbox.frozen import dataclass
 from sandbox.user_cache import user_cache
 
 from .host_indexes import find_host_indexes

@@ -11,8 +11,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from subprocess import DEVNULL, PIPE
+
+from sandbox.frozen import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,9 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from sandbox.frozen import dataclass
 
 # Digests by which a file can be stored, the most common first.
 STRONG = ("sha256", "sha512", "sha384")

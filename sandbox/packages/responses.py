@@ -6,9 +6,11 @@ import asyncio
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import BinaryIO
 from urllib.parse import unquote
+
+from sandbox.frozen import dataclass
 
 from . import npm, simple
 from .cache import URL, Upstreams

@@ -18,9 +18,11 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
+
+from sandbox.frozen import dataclass
 
 log = logging.getLogger(__name__)
 

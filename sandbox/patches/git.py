@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from sandbox.frozen import dataclass
 
 from .binary import binary_patch, blob_name
 from .lines import Budget, hunks

@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from sandbox.envelope import Envelope
 from sandbox.errors import ErrorCode
+from sandbox.frozen import dataclass
 
 from .watching import CancelToken, StreamName
 

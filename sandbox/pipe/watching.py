@@ -7,11 +7,12 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import BinaryIO, Literal
 
 from sandbox.argument_types import check_callable, check_types
 from sandbox.errors import SandboxUnavailableError
+from sandbox.frozen import dataclass
 from sandbox.text.masking import Mask, MaskedStream
 
 StreamName = Literal["stdout", "stderr"]

@@ -5,10 +5,10 @@ A command in the sandbox lists the files, so its output is not trusted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from sandbox.environment.call_errors import answered
+from sandbox.frozen import dataclass
 from sandbox.operations.waiting import ListedCommand
 
 from .recorded import Recorded

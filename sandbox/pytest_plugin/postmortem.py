@@ -6,12 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode
+from sandbox.frozen import dataclass
 from sandbox.network.connections import Connection
 from sandbox.operations.waiting import ListedCommand
 

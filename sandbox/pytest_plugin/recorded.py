@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from sandbox import operations as op
@@ -17,6 +17,7 @@ from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.base import Environment
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 from sandbox.local import LocalEnvironment
 
 # What is recorded is bounded, however long a test runs and however much it prints.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 
 from sandbox.docker.services.running_service import RunningService
 from sandbox.environment.call_errors import answered
+from sandbox.frozen import dataclass
 
 from .recorded import Recorded, RecordedDocker
 

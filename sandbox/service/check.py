@@ -9,7 +9,6 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Literal
 
 from sandbox.docker.container.disks import loop_device
@@ -18,6 +17,7 @@ from sandbox.docker.container.shortcut import may_take_shortcut
 from sandbox.docker.engine.client import connect, engine_address, translated
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 from sandbox.limits import Limits
 from sandbox.text.wording import size
 

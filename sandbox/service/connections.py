@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from sandbox.frozen import dataclass
 
 from .http.problems import Problem, ProblemCode
 from .places import Places

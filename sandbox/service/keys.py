@@ -8,11 +8,12 @@ import secrets
 import sqlite3
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 from .clock import iso, now
 from .http.problems import Problem, ProblemCode

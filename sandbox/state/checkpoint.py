@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sandbox import operations as op
 from sandbox.envelope import now as timestamp
+from sandbox.frozen import dataclass
 from sandbox.guest.protocol.records import FILE, FOLDER, LINK, SPECIAL, UNREAD
 
 from .table import Entry, Key, Table, display_path, pack

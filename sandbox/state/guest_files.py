@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sandbox.errors import ErrorCode
+from sandbox.frozen import dataclass
 from sandbox.guest.protocol.records import ENTRY, MOST_PATH_BYTES, WORKSPACE, check_sessions
 from sandbox.messages.faults import fault_error, violation
 from sandbox.pipe.replies import fault_of

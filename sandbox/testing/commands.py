@@ -6,10 +6,11 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from sandbox.errors import ErrorCode, OperationError
+from sandbox.frozen import dataclass
 from sandbox.guest.protocol.faults import Fault
 from sandbox.guest.protocol.output_offsets import find_start_offset
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 
+from sandbox.frozen import dataclass
 from sandbox.pipe.reattaching import ByteStream
 
 # A throttled passage lets through pieces of this many seconds' worth of bytes.

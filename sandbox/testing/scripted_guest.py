@@ -7,9 +7,9 @@ import select
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Self
 
+from sandbox.frozen import dataclass
 from sandbox.guest.protocol import wire
 from sandbox.guest.protocol.wire import Kind
 

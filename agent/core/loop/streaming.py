@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -15,6 +15,7 @@ from agent.core.run import AgentRun, Step
 from agent.core.status import RunStatus, StopRun
 from agent.memory import Memory
 from agent.model.brain import Delta, receiving_deltas
+from sandbox.frozen import dataclass
 
 from .layers import Flow, Layer
 from .turns import Ask, Call

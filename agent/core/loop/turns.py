@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -16,6 +15,7 @@ from agent.core.actions import Action
 from agent.core.envelopes import LOST, Envelope
 from agent.core.run import AgentRun, Progress
 from agent.core.status import End, RunStatus
+from sandbox.frozen import dataclass
 
 # What is in force while a request is carried out: context managers, made anew each time.
 Within: TypeAlias = tuple[Callable[[], AbstractContextManager[Any]], ...]

@@ -11,7 +11,6 @@ import shlex
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +19,7 @@ from agent.errors import AgentErrorCode
 from agent.record.events import Event, event_of
 from sandbox.envelope import now
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.names import RULES, is_run_id
 
 from .chain import Blobs, decode_event, encode_event, hash_of

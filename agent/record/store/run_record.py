@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from agent.core.budget import Usage
@@ -15,6 +15,7 @@ from agent.model.response import text_of_reply
 from agent.record import events as ev
 from agent.record.answers import with_further
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 
 from .folders import checked_run
 from .log import EventLog, Logged

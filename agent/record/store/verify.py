@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from agent.record.events import KINDS, RunEnded, RunResumed, event_of
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 from sandbox.names import is_run_id
 
 from .chain import decode_event, digest_of, hash_of

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from agent.core.actions import Action
 from agent.core.kits import Kit, KitContext
 from agent.errors import AgentErrorCode
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 from . import lint
 from .actions import editor_actions

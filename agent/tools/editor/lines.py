@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+
+from sandbox.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

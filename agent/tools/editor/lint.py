@@ -6,10 +6,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from sandbox.environment.base import Environment
+from sandbox.frozen import dataclass
 
 SECONDS = 20.0
 MAX_FINDINGS = 50

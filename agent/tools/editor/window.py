@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from sandbox.frozen import dataclass
 
 from .lines import Lines
 

@@ -9,13 +9,13 @@ import importlib.resources
 import json
 import secrets
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from agent.errors import AgentErrorCode
 from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import answered
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 START_SECONDS = 90.0
 SEND_CHARS = 32_000

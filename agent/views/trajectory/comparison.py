@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any, get_args
 
@@ -26,6 +26,7 @@ from agent.record.volatile import (
 )
 from agent.views.step_view import answer_text
 from sandbox.envelope import jsonable
+from sandbox.frozen import dataclass
 from sandbox.operations import OPERATIONS
 
 from .renames import Renames

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,6 +17,7 @@ from agent.record.store import CallRecord, RunRecord, StepRecord
 from agent.record.subruns import subruns_by_step
 from agent.views.step_view import CallView, exit_code, has_diff, result_text, view_of_call
 from sandbox.envelope import jsonable
+from sandbox.frozen import dataclass
 from sandbox.text.excerpt import without_middle
 from sandbox.text.invisible import count_invisible, escape_invisible
 

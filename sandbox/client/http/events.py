@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from sandbox.errors import SandboxUnavailableError
+from sandbox.frozen import dataclass
 
 EVENTS = "text/event-stream"
 # A service comments every 15 s on a stream of events: one that is silent for longer is asked again.

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.frozen import dataclass
 
 from .codes import ProblemCode
 from .direct import DirectConnections

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +16,7 @@ from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import connect, is_podman
 from sandbox.docker.images.images import ensure_image
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.frozen import dataclass
 from sandbox.limits import GIB, Limits
 from sandbox.network.ceiling import Ceiling
 from sandbox.network.policy import Network

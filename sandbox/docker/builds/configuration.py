@@ -8,10 +8,11 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 
 from .steps import Copy, Env, Plan, Run, Step, User, Workdir, invalid
 

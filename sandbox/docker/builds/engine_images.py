@@ -11,7 +11,6 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import docker
@@ -23,6 +22,7 @@ from sandbox.docker.engine.client import image_not_found, translated
 from sandbox.docker.images.images import BUILD_LABEL
 from sandbox.docker.images.manifests import MANIFEST_LABEL
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.readers import Hint
 from sandbox.text.wording import value_text
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 
 import docker
 
 from sandbox.docker.engine.client import connect, image_not_found, translated
+from sandbox.frozen import dataclass
 
 from . import engine_images as engine
 from .engine_images import OWNER_LABEL, EngineImage, owner_digest

@@ -6,9 +6,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
+from sandbox.frozen import dataclass
 from sandbox.text.invisible import escape_invisible
 from sandbox.text.plain_text import plain
 

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sandbox.docker.images.runtime import ARGV
 from sandbox.envelope import Notice
 from sandbox.environment.base import cancelling
 from sandbox.errors import ErrorCode
+from sandbox.frozen import dataclass
 from sandbox.limits import Limits
 from sandbox.network.ceiling import Ceiling
 from sandbox.network.policy import Network

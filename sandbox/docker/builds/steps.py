@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.text.wording import value_text
 
 MOST_TEXT = 64 << 10

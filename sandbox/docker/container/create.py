@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.images.images import image_variables, image_volumes
 from sandbox.docker.images.runtime import CA_BUNDLE, ETC, START_GUEST, RuntimeVolume
 from sandbox.docker.kept.labels import KEEP_LABEL, NAME_LABEL, PID_LABEL, SERVICE_LABEL, STARTED_LABEL
+from sandbox.frozen import dataclass
 from sandbox.limits import KIB, Limits
 from sandbox.network.policy import Network
 from sandbox.network.services.names import Name, no_proxy_value

@@ -7,7 +7,6 @@ import io
 import secrets
 import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import docker
@@ -15,6 +14,7 @@ import docker.errors
 
 from sandbox.docker.engine.client import connect, translated
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 from .create import labels
 from .removal import remove

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import docker.errors
 
 from sandbox.docker.engine.client import connect, is_missing, is_podman, translated
 from sandbox.docker.engine.events import EngineEvents, Fate
 from sandbox.errors import SandboxError, SandboxUnavailableError
+from sandbox.frozen import dataclass
 from sandbox.limits import Limits
 from sandbox.messages.sandbox_ends import ended_by_itself
 from sandbox.readers import attach, phrased

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from sandbox.docker.container.arguments import check_runtime
 from sandbox.docker.engine.client import connect, engine_address, translated
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 from sandbox.limits import MIB, Limits
 
 from . import probes

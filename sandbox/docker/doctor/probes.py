@@ -14,13 +14,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from sandbox.docker.engine.client import connect, is_podman, translated
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.environment.base import Environment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.limits import MIB, Limits
 from sandbox.network.policy import Network
 

@@ -7,11 +7,11 @@ import io
 import os
 import re
 import tarfile
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 CA_BUNDLE_VARIABLE = "GAMEBOX_CA_BUNDLE"
 HOST_CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from sandbox.docker.engine import locks, podman
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 from .images import content_of, ensure_image, tag_by_content
 from .known_volume import KnownVolume, recall, remember, take_snapshot

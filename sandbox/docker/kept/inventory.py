@@ -7,7 +7,6 @@ import logging
 import socket
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import docker
@@ -18,6 +17,7 @@ from sandbox.docker.container.enforcement import boot_id
 from sandbox.docker.engine.client import translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.guest.protocol.wire import PROTOCOL
 
 from . import labels as marks

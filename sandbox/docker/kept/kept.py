@@ -9,7 +9,6 @@ import json
 import logging
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import docker
@@ -20,6 +19,7 @@ from sandbox.docker.engine.client import translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.guest.protocol.reattach import TOKEN_BYTES
 from sandbox.guest.protocol.wire import PROTOCOL
 from sandbox.names import RULES, is_sandbox_name

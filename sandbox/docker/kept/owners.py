@@ -16,12 +16,13 @@ import os
 import random
 import socket
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sandbox.docker.container.enforcement import boot_id
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 
 # Files of sandboxes that ended without being removed by us.
 FORGOTTEN_SECONDS = 7 * 86400.0

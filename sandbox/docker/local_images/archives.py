@@ -12,7 +12,6 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -21,6 +20,7 @@ import docker
 from sandbox.docker.builds import engine_images as engine
 from sandbox.docker.engine.client import connect, translated
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.limits import GIB, MIB
 from sandbox.readers import Hint
 from sandbox.text.wording import size, value_text

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sandbox.argument_types import HOST_PATH, check_types
 from sandbox.docker.builds.steps import Copy, Env, Run, User, Workdir, invalid
+from sandbox.frozen import dataclass
 from sandbox.text.wording import value_text
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import re
 import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from sandbox.frozen import dataclass
 from sandbox.network.addresses import closed_kind, embedded_addresses, is_host_address, is_metadata, parse_address
 from sandbox.network.policy import Network
 from sandbox.packages.apt_sources import host_sources

@@ -11,7 +11,6 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.docker.builds.archives import ArchiveStore
@@ -22,6 +21,7 @@ from sandbox.docker.builds.steps import Copy, Plan, Run, User, Workdir, invalid
 from sandbox.docker.container.profiles import find_profile
 from sandbox.docker.spec import DEFAULT_IMAGE
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.limits import GIB, Limits
 from sandbox.network.policy import Network
 from sandbox.packages.cache import PackageCache

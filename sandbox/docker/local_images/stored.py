@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -13,6 +12,7 @@ from sandbox.docker.builds.layers import ImageStore
 from sandbox.docker.engine.client import connect, translated
 from sandbox.docker.images.manifests import read_manifest
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.text.wording import value_text
 
 from .building import OWNER

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from sandbox.environment.base import Environment
 from sandbox.environment.call_errors import check_request
 from sandbox.environment.host_actions import hear
 from sandbox.errors import ErrorCode, SandboxUnavailableError
+from sandbox.frozen import dataclass
 from sandbox.limits import Limits
 from sandbox.messages.faults import fault_error, violation
 from sandbox.pipe.replies import fault_of, notices_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from sandbox.errors import configuration_error
+from sandbox.frozen import dataclass
 from sandbox.network.rules import ascii_name
 
 if TYPE_CHECKING:

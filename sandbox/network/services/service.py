@@ -6,12 +6,13 @@ import fnmatch
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from sandbox.argument_types import check_types
 from sandbox.errors import configuration_error
+from sandbox.frozen import dataclass
 from sandbox.network.rules import ascii_name
 from sandbox.text.masking import LEAST_CHARS, credentials_of
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sandbox.argument_types import check_types
 from sandbox.errors import configuration_error
+from sandbox.frozen import dataclass
 from sandbox.limits import Limits
 from sandbox.network.ports import is_port
 from sandbox.text.wording import value_text

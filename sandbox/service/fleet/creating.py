@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.docker.spec import SandboxSpec
+from sandbox.frozen import dataclass
 from sandbox.service.clock import now
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.store.tables.requests import Creation

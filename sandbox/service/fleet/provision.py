@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from sandbox.docker.spec import HostParts, SandboxSpec
 from sandbox.environment.base import Environment
+from sandbox.frozen import dataclass
 from sandbox.network.ceiling import Ceiling
 from sandbox.network.services.service import Service
 from sandbox.packages.cache import PackageCache

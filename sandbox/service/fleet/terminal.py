@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.operations import LogsResult, Request, Send
 from sandbox.pipe.following import PAUSED_SECONDS, all_printed, is_paused
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from sandbox.frozen import dataclass
 
 if TYPE_CHECKING:
     from sandbox.service.settings import Settings  # whose checks need this module

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from typing import Any
 
 from pydantic import BaseModel
+
+from sandbox.frozen import dataclass
 
 JSON, PROBLEM, EVENTS = "application/json", "application/problem+json", "text/event-stream"
 METRICS = "text/plain"

@@ -10,12 +10,13 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.service.clock import iso, now
 from sandbox.service.fleet.checkpoints import FOLDER as CHECKPOINTS
 from sandbox.service.fleet.checkpoints import all_files

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
+
+from sandbox.frozen import dataclass
 
 # A route that nothing matched, and the methods that are counted by name: what callers send must not become labels.
 NO_ROUTE = "none"

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.network.dialling import UnreachableError
 from sandbox.network.services.peer_port import NO_SERVER, PortStream
 from sandbox.service.connections import PUBLIC

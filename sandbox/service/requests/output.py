@@ -8,7 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from sandbox.frozen import dataclass
 
 from .spill import Spill
 

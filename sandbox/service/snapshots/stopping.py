@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandbox.aio import AsyncEnvironment
 from sandbox.docker.environment import DockerEnvironment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.service.fleet import engine
 from sandbox.service.fleet.admission.workers import Workers
 from sandbox.service.fleet.live_sandbox import LiveSandbox

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from sandbox.client.http.codes import ProblemCode
@@ -18,6 +18,7 @@ from sandbox.docker.builds.room import Room
 from sandbox.docker.builds.steps import Plan
 from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 from sandbox.service.clock import now
 from sandbox.service.fleet.admission.turns import Turns
 from sandbox.service.fleet.admission.workers import Workers

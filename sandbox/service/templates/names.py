@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from sandbox.client.http.codes import ProblemCode
+from sandbox.frozen import dataclass
 from sandbox.service.http.problems import Problem
 
 DEFAULT_TAG = "default"

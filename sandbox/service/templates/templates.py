@@ -7,12 +7,13 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sandbox.client.http.codes import ProblemCode
 from sandbox.docker.builds.layers import ImageStore
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.service.clock import now
 from sandbox.service.fleet.creating import new_id
 from sandbox.service.fleet.fleet import Fleet

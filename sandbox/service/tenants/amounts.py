@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from sandbox.docker.container.profiles import find_profile
 from sandbox.docker.spec import SandboxSpec
+from sandbox.frozen import dataclass
 
 MILLI = 1000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sandbox.frozen import dataclass
 from sandbox.limits import MIB, Limits
 
 from .rules import Quota

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from sandbox.errors import ErrorCode
+from sandbox.frozen import dataclass
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.text.wording import size
 

@@ -11,13 +11,13 @@ import logging
 import os
 import socket
 import ssl
-from dataclasses import dataclass
 from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 from sandbox.service.http.hosts import is_dns_name
 from sandbox.service.operators.logs import log_event
 

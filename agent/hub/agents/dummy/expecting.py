@@ -6,13 +6,14 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from agent.core.loop.hooks import Hooks, Step
 from agent.core.status import RunStatus, StopRun
 from agent.memory import Memory
 from agent.record.volatile import VOLATILE_ANYWHERE, mask_loosely
+from sandbox.frozen import dataclass
 
 Answers = Sequence[Mapping[str, Any]]
 

@@ -16,7 +16,6 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from sandbox.docker.engine.client import is_local, is_podman, translated
 from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.engine.shared import Shared
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.interrupts import Shield
 from sandbox.limits import GIB, MIB, Limits
 from sandbox.text.wording import size

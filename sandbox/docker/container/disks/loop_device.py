@@ -18,11 +18,11 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.docker.engine.shared import Shared
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.user_cache import keep, read_kept
 
 # From linux/loop.h.

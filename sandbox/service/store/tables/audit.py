@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
+
+from sandbox.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

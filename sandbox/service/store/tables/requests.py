@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from sandbox.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

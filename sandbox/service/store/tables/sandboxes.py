@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Literal
+
+from sandbox.frozen import dataclass
 
 # A sandbox is ``lost`` if it ended without being asked to, and ``ended`` if its time was over; both are listed for a day.
 State = Literal["creating", "running", "paused", "deleting", "ended", "lost"]

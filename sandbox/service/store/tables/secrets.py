@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from sandbox.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Literal
+
+from sandbox.frozen import dataclass
 
 # What a tenant asked for; what a stopped sandbox starts again from; and what forks are made from, which nothing else uses.
 Kind = Literal["snapshot", "stop", "fork"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Literal
+
+from sandbox.frozen import dataclass
 
 # A build is ``waiting`` until it is started, and then ``building`` until it is one of the others.
 BuildState = Literal["waiting", "building", "ready", "error"]

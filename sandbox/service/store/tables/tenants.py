@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
+
+from sandbox.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
+
+from sandbox.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

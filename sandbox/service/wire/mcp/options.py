@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import QueryParams
 
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 from sandbox.mcp.tools import Tool, chosen_tools
 from sandbox.service.http.bodies import CreateSandbox, read_body
 from sandbox.service.http.problems import Problem, ProblemCode, problem_of

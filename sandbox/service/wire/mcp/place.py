@@ -7,12 +7,13 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sandbox.envelope import Envelope, Failure, Success
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
+from sandbox.frozen import dataclass
 from sandbox.mcp.place import Bounded, within
 from sandbox.mcp.tools import ForwardResult
 from sandbox.operations.state import PatchResult

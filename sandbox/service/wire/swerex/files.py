@@ -8,7 +8,6 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from email.message import Message
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from sandbox.aio import AsyncEnvironment
 from sandbox.envelope import Failure
 from sandbox.environment.sandboxed import SandboxedEnvironment
 from sandbox.errors import ErrorCode
+from sandbox.frozen import dataclass
 from sandbox.operations import HostArguments
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.http.problems import Problem, ProblemCode

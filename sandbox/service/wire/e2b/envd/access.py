@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
 from sandbox.docker.container.profiles import E2B
+from sandbox.frozen import dataclass
 from sandbox.service.clock import now
 from sandbox.service.fleet.live_sandbox import LiveSandbox
 from sandbox.service.fleet.waking import wake

@@ -8,8 +8,9 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from sandbox.frozen import dataclass
 
 T = TypeVar("T")
 VERSION = "v1_"

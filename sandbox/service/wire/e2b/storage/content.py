@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import posixpath
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from starlette.responses import StreamingResponse
 
 from sandbox.aio import AsyncEnvironment
 from sandbox.errors import ErrorCode, SandboxError
+from sandbox.frozen import dataclass
 from sandbox.operations import StatResult
 from sandbox.service.house import House, house_of
 from sandbox.service.http.payloads.reading import body_of

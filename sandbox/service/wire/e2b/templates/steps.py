@@ -5,12 +5,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from sandbox.docker.builds import steps as plans
 from sandbox.docker.builds.steps import Plan
 from sandbox.errors import SandboxError
+from sandbox.frozen import dataclass
 from sandbox.service.http.problems import Problem, ProblemCode
 from sandbox.service.templates.archives import HASH
 from sandbox.service.wire.e2b.envd.access import HOME, USER

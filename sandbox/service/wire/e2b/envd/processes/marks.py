@@ -6,8 +6,9 @@ import base64
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from sandbox.frozen import dataclass
 
 # It says its id, and becomes the command. Behind it stands a mark.
 SAYS_PID = ("/bin/sh", "-c", 'echo $$; exec "$@"')
