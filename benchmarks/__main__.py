@@ -89,5 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+# One large piece of memory for the frames of all calls, as docs/performance.md advises: else rows would depend on how deep in this
+# program they are measured.
+main.__code__ = main.__code__.replace(co_stacksize=20_000)
+
 if __name__ == "__main__":
     sys.exit(main())

@@ -22,6 +22,8 @@ MARGIN_BYTES = 4 << 30
 MOST_WAITING = 256
 # A file that is replaced or deleted within this time is never written out.
 LATER_SECONDS = 0.3
+# How often the thread looks, at most: each look takes a part of a processor, and the lock of Python, from the calls of that moment.
+ROUND_SECONDS = 0.1
 # Of the files whose bytes were lost; the others are counted.
 MOST_NAMED = 5
 
@@ -92,7 +94,7 @@ class WriteOut:
                 if early <= 0:
                     _, file, size, path = self._waiting.popleft()
             if early > 0:
-                time.sleep(early)
+                time.sleep(max(early, ROUND_SECONDS))
                 continue
             try:
                 if os.fstat(file).st_nlink:
