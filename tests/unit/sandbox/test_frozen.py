@@ -1,4 +1,4 @@
-"""Frozen classes: the same as those of the standard library, for whoever uses them."""
+"""Frozen classes of this project behave as those of the standard library do."""
 
 from __future__ import annotations
 
