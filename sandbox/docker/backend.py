@@ -14,7 +14,6 @@ from typing import Any
 
 import docker
 import docker.errors
-import tenacity
 
 from sandbox.backend import Description, GuestStream, StartRequest
 from sandbox.docker.container.arguments import check_runtime
@@ -406,7 +405,7 @@ class DockerBackend:
     def freeze(self) -> None:
         """See ``Backend``. If the engine's answer is not heard, because of a Ctrl-C for one, that is undone."""
         try:
-            retry_engine(FREEZE_SECONDS, tenacity.retry_if_exception(_is_restless))(self._pause)
+            retry_engine(FREEZE_SECONDS, _is_restless)(self._pause)
         except BaseException as error:
             if not isinstance(error.__cause__, docker.errors.APIError):  # else it was refused
                 with contextlib.suppress(SandboxError), translated():

@@ -26,7 +26,6 @@ from sandbox.network.services.side_service import SideService
 from sandbox.packages.cache import HOST as CACHE_HOST
 from sandbox.packages.cache import PackageCache
 from sandbox.pipe import forked_processes as forks
-from sandbox.state.fork import fork
 
 from .backend import DockerBackend
 from .container import certificates as trust
@@ -257,6 +256,8 @@ class DockerEnvironment(SandboxedEnvironment):
         Forks of a kept sandbox are not kept. One that was attached to cannot be forked where it was made with variables or
         certificates, which only its maker knows (failure ``operation_not_supported``).
         """
+        from sandbox.state.fork import fork
+
         found = self.backend.kept
         if self.backend.attached and found is not None and found.missing:
             return Failure.of(reaching.unknown_to_forks(found))

@@ -20,8 +20,7 @@ from sandbox.network.policy import Network
 from sandbox.pipe import descriptors
 from sandbox.pipe import forked_processes as forks
 from sandbox.pipe.transport import Transport
-from sandbox.state.file_state import FileState, FileStateMethods
-from sandbox.state.history import History
+from sandbox.state.methods import FileStateMethods
 
 from .base import Approver
 from .parts.description import end_words, limits_words, readable_words
@@ -34,6 +33,7 @@ from .parts.services import SandboxServices
 
 if TYPE_CHECKING:
     from sandbox.network.streams import Streams
+    from sandbox.state.file_state import FileState
 
 # A prompt is not kept waiting for what is left of the sandbox.
 LOOK_SECONDS = 1.0
@@ -85,19 +85,24 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
         self._services = services or SandboxServices()
         for name, value in self._services.secrets():
             self.hidden.hide(name, value)
-        self.state = FileState(
-            History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes),
-            self.hidden,
-            self._live,
-            lambda ident: self.kill(ident),
-            lambda: self.backend.describe().checkpoints_hold_all,
-        )
         self._starting = threading.RLock()
         self._start_error: SandboxError | None = None
         self.internal_commands = set()
         self._host = GuestHost(self._live, self._network.usage)
         self._closed = False
         self._detaches = False  # whether ``close`` leaves the sandbox running
+
+    def _make_state(self) -> FileState:
+        from sandbox.state.file_state import FileState
+        from sandbox.state.history import History
+
+        return FileState(
+            History(lambda *args, **call: self._live().request(*args, **call), self.limits.checkpoint_bytes),
+            self.hidden,
+            self._live,
+            lambda ident: self.kill(ident),
+            lambda: self.backend.describe().checkpoints_hold_all,
+        )
 
     # Start and end
 
@@ -270,7 +275,7 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
                 ending.callback(self.backend.wait_until_gone)
             ending.callback(self._services.close, wait=wait)
             ending.callback(self.backend.close, detach=self._detaches)
-            ending.callback(self.state.history.close)
+            ending.callback(self._close_state)
             ending.callback(self._network.end)
             if transport is not None:
                 if self._detaches:

@@ -22,7 +22,7 @@ MARGIN_BYTES = 4 << 30
 MOST_WAITING = 256
 # A file that is replaced or deleted within this time is never written out.
 LATER_SECONDS = 0.3
-# How often the thread looks, at most: each look takes a part of a processor, and the lock of Python, from the calls of that moment.
+# How often the thread looks: each look takes a part of a processor, and the lock of Python, from the calls of that moment.
 ROUND_SECONDS = 0.1
 # Of the files whose bytes were lost; the others are counted.
 MOST_NAMED = 5
@@ -84,17 +84,17 @@ class WriteOut:
         return len(self._waiting) < before
 
     def _work(self) -> None:
-        """Write out what waits, one file after the other; end when nothing does."""
+        """Write out what waits, one file after the other, and let go of those that were replaced; end when nothing waits."""
         while True:
             with self._lock:
                 if not self._waiting:
                     self._works = False
                     return
-                early = self._waiting[0][0] - time.monotonic()
-                if early <= 0:
-                    _, file, size, path = self._waiting.popleft()
-            if early > 0:
-                time.sleep(max(early, ROUND_SECONDS))
+                due, file, size, path = self._waiting[0]
+                if is_time := due <= time.monotonic() or not os.fstat(file).st_nlink:
+                    self._waiting.popleft()
+            if not is_time:
+                time.sleep(ROUND_SECONDS)
                 continue
             try:
                 if os.fstat(file).st_nlink:

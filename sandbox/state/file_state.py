@@ -24,7 +24,7 @@ from sandbox.text.masking import Mask
 from .checkpoint import EMPTY, Checkpoint, lacks
 from .guest_files import Scan
 from .history import History
-from .methods import MOST_CHANGES, StateMethods, write_new
+from .methods import MOST_CHANGES, write_new
 from .table import Difference, Entry, Key, Table, as_text, differences, display_path, unreadable_paths
 
 if TYPE_CHECKING:
@@ -394,49 +394,3 @@ def _last(reported: Mapping[str, Any]) -> op.ChangesResult:
         listed += [op.ChangedPath(path=as_text(p)[:4096], change=kind) for p in paths[:MOST_CHANGES]]
     since = f"the beginning of {as_text(reported['id'])[:64]}" if reported.get("id") else "the start"
     return op.ChangesResult(since=since, changes=tuple(listed), **counts)
-
-
-class FileStateMethods(StateMethods):
-    """The methods of an environment that has a ``FileState``."""
-
-    state: FileState
-
-    def changes(
-        self, since: str | None = None, *, leftovers: bool = False, max_changes: int = MOST_CHANGES
-    ) -> Envelope[op.ChangesResult]:
-        """See ``StateMethods.changes``."""
-        return self.state.changes(since, leftovers=leftovers, max_changes=max_changes)
-
-    def mark(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
-        """See ``StateMethods.mark``."""
-        return self.state.mark(name)
-
-    def export_patch(
-        self, since: str | None = None, *, to: str | os.PathLike[str] | None = None, leftovers: bool = False
-    ) -> Envelope[op.PatchResult]:
-        """See ``StateMethods.export_patch``."""
-        return self.state.export_patch(since, to=to, leftovers=leftovers)
-
-    def checkpoint(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
-        """See ``StateMethods.checkpoint``."""
-        return self.state.checkpoint(name)
-
-    def checkpoints(self) -> Envelope[op.CheckpointsResult]:
-        """See ``StateMethods.checkpoints``."""
-        return self.state.checkpoints()
-
-    def delete_checkpoint(self, id: str) -> Envelope[op.DeletedCheckpointResult]:  # noqa: A002
-        """See ``StateMethods.delete_checkpoint``."""
-        return self.state.delete_checkpoint(id)
-
-    def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[op.SavedCheckpointResult]:  # noqa: A002
-        """See ``StateMethods.save_checkpoint``."""
-        return self.state.save_checkpoint(id, to)
-
-    def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[op.CheckpointResult]:
-        """See ``StateMethods.load_checkpoint``."""
-        return self.state.load_checkpoint(path, name)
-
-    def rollback(self, id: str, *, kill: bool = False) -> Envelope[op.RollbackResult]:  # noqa: A002
-        """See ``StateMethods.rollback``."""
-        return self.state.rollback(id, kill=kill)

@@ -64,6 +64,14 @@ class History(GuestFiles):
                 self._store.release()
                 self._store = None
 
+    def begin_base(self, limit_bytes: int) -> InitialWorkspace:
+        """Return what keeps the files that the sandbox starts with, for patches, instead of those of an earlier upload."""
+        with self.lock:
+            if isinstance(self.base, InitialWorkspace):
+                self.base.give_up("another upload began")
+            self.base = base = InitialWorkspace(limit_bytes)
+        return base
+
     def new_id(self, name: str | None) -> str:
         """Return ``name``, or a new id for None. Raises OperationError for a name that is taken or invalid."""
         ident = f"k{secrets.token_hex(4)}" if name is None else name

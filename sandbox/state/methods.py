@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sandbox import operations as op
 from sandbox.envelope import Envelope, Failure
 from sandbox.errors import ErrorCode, SandboxError
+
+if TYPE_CHECKING:
+    from .file_state import FileState
 
 MOST_CHANGES = 1000
 
@@ -89,6 +93,63 @@ class StateMethods:
                 f"Use {where}.",
             )
         )
+
+
+class FileStateMethods(StateMethods):
+    """The methods of an environment that has a ``FileState``."""
+
+    @property
+    def state(self) -> FileState:
+        """What the methods on the files share: how they were at the start, and the checkpoints. Made when it is first used."""
+        own: dict[str, FileState] = vars(self)
+        return own.get("_state") or own.setdefault("_state", self._make_state())  # two threads at once have the same one
+
+    @abstractmethod
+    def _make_state(self) -> FileState: ...
+
+    def _close_state(self) -> None:
+        if "_state" in vars(self):
+            self.state.history.close()
+
+    def changes(
+        self, since: str | None = None, *, leftovers: bool = False, max_changes: int = MOST_CHANGES
+    ) -> Envelope[op.ChangesResult]:
+        """See ``StateMethods.changes``."""
+        return self.state.changes(since, leftovers=leftovers, max_changes=max_changes)
+
+    def mark(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
+        """See ``StateMethods.mark``."""
+        return self.state.mark(name)
+
+    def export_patch(
+        self, since: str | None = None, *, to: str | os.PathLike[str] | None = None, leftovers: bool = False
+    ) -> Envelope[op.PatchResult]:
+        """See ``StateMethods.export_patch``."""
+        return self.state.export_patch(since, to=to, leftovers=leftovers)
+
+    def checkpoint(self, name: str | None = None) -> Envelope[op.CheckpointResult]:
+        """See ``StateMethods.checkpoint``."""
+        return self.state.checkpoint(name)
+
+    def checkpoints(self) -> Envelope[op.CheckpointsResult]:
+        """See ``StateMethods.checkpoints``."""
+        return self.state.checkpoints()
+
+    def delete_checkpoint(self, id: str) -> Envelope[op.DeletedCheckpointResult]:  # noqa: A002
+        """See ``StateMethods.delete_checkpoint``."""
+        return self.state.delete_checkpoint(id)
+
+    def save_checkpoint(self, id: str, to: str | os.PathLike[str]) -> Envelope[op.SavedCheckpointResult]:  # noqa: A002
+        """See ``StateMethods.save_checkpoint``."""
+        return self.state.save_checkpoint(id, to)
+
+    def load_checkpoint(self, path: str | os.PathLike[str], name: str | None = None) -> Envelope[op.CheckpointResult]:
+        """See ``StateMethods.load_checkpoint``."""
+        return self.state.load_checkpoint(path, name)
+
+    def rollback(self, id: str, *, kill: bool = False) -> Envelope[op.RollbackResult]:  # noqa: A002
+        """See ``StateMethods.rollback``."""
+        return self.state.rollback(id, kill=kill)
 
 
 def write_new(path: str | os.PathLike[str], data: bytes) -> None:

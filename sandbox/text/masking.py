@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import html
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -60,6 +59,8 @@ def _escaped_throughout(value: str, plain: bytes) -> set[bytes]:
 
 
 def _in_html(value: str) -> set[bytes]:
+    import html  # its table of names takes 1 ms, and few programs have a secret
+
     escaped = html.escape(value)
     forms = (
         escaped,

@@ -107,6 +107,22 @@ def test_a_file_that_was_replaced_meanwhile_keeps_no_other_from_waiting(
     assert out._bytes == 0
 
 
+def test_files_that_were_replaced_are_let_go_of_before_their_time(
+    disk: Disk, make: Callable[[int], int], tmp_path: Path
+) -> None:
+    """Else one call would let go of all of them, in 10 ms, when as many wait as may."""
+    out = WriteOut(b"/host")
+    files = [make(1) for _ in range(3)]
+    for number, file in enumerate(files):
+        out.settle(file, "file")
+        if number < 2:
+            (tmp_path / f"file{number}").unlink()
+    until(lambda: len(out._waiting) == 1)
+    assert disk.written == []
+    disk.let_pass(out)
+    assert disk.written == [(False, inode(files[2]))]
+
+
 @pytest.mark.parametrize("size", [1, SIZE])
 def test_a_file_is_written_out_after_the_answer_while_the_host_has_much_room(
     disk: Disk, make: Callable[[int], int], size: int

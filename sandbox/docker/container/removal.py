@@ -6,8 +6,6 @@ import contextlib
 import logging
 import time
 
-import tenacity
-
 from sandbox.docker.engine.client import connect, is_missing, translated
 from sandbox.docker.engine.retries import retry_engine
 from sandbox.docker.kept.labels import is_ident
@@ -40,7 +38,7 @@ def remove(
     if not is_ident(name):
         raise ValueError(f"{name!r} is not the name of a sandbox")
     created_by = time.monotonic() + (CREATE_SECONDS if may_appear else 0)
-    policy = retry_engine(GONE_SECONDS, tenacity.retry_if_exception_type(_NotGoneError))
+    policy = retry_engine(GONE_SECONDS, lambda error: isinstance(error, _NotGoneError))
     try:
         policy(_try_to_remove, container_id or name, created_by, address)
     except _NotGoneError:

@@ -26,7 +26,6 @@ from typing import Any
 
 import docker
 import docker.errors
-import tenacity
 
 from sandbox.docker.engine import locks, podman
 from sandbox.docker.engine.client import connect, translated
@@ -261,7 +260,7 @@ class _NotVerifiedError(Exception):
 
 def _appears(client: docker.DockerClient, name: str) -> RuntimeVolume | None:
     """Wait up to 20 s for a volume that another process makes. Returns None if it is not verified; at once if there is none."""
-    policy = retry_engine(_OTHERS_SECONDS, tenacity.retry_if_exception_type(_NotVerifiedError))
+    policy = retry_engine(_OTHERS_SECONDS, lambda error: isinstance(error, _NotVerifiedError))
     try:
         return policy(_look_for_verified, client, name)
     except _NotVerifiedError:

@@ -10,7 +10,6 @@ from typing import Any
 
 import docker
 import docker.errors
-import tenacity
 
 from sandbox.docker.container.postmortem import ENDED, container_state
 from sandbox.docker.container.stream import AttachStream
@@ -78,7 +77,7 @@ class EngineKeep:
                 raise self._post_mortem(reason, detail)
             return reach(client, self._id, self._kept.token, call)
 
-        policy = retry_engine(RECONNECT_SECONDS, tenacity.retry_if_exception(_may_pass))
+        policy = retry_engine(RECONNECT_SECONDS, _may_pass)
         try:
             stream, rest = policy(attempt)
         except SandboxUnavailableError:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import docker
-import tenacity
 
 from sandbox.docker.engine import locks
 from sandbox.docker.engine.client import connect, describe, engine_address, translated
@@ -125,7 +124,7 @@ def _wait_for_engine(daemon: subprocess.Popen[bytes] | None) -> docker.DockerCli
         return isinstance(error, SandboxError) and (daemon is None or daemon.poll() is None)
 
     try:
-        return retry_engine(_START_SECONDS, tenacity.retry_if_exception(is_starting))(_connect)
+        return retry_engine(_START_SECONDS, is_starting)(_connect)
     except SandboxError as error:
         if daemon is not None and daemon.poll() is not None:
             raise SandboxError(

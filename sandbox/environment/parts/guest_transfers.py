@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sandbox import operations as op
 from sandbox.argument_types import HOST_PATH, check_types
 from sandbox.envelope import Envelope, Success
 from sandbox.errors import SandboxError
 from sandbox.limits import SILENCE_SECONDS
-from sandbox.state.file_state import FileState
-from sandbox.state.initial_workspace import InitialWorkspace
-from sandbox.transfers.copying import Incoming, bounded, outgoing, too_large
 
 from .guest_operations import GuestOperations
+
+if TYPE_CHECKING:
+    from sandbox.state.file_state import FileState
+    from sandbox.state.initial_workspace import InitialWorkspace
 
 T = TypeVar("T")
 
@@ -25,8 +27,12 @@ T = TypeVar("T")
 class GuestTransfers(GuestOperations):
     """Uploads and downloads over the pipe of a sandbox, for threads and, without one, in an asyncio loop."""
 
-    state: FileState
     track_changes: bool
+
+    @property
+    @abstractmethod
+    def state(self) -> FileState:
+        """The state of the sandbox's files."""
 
     def upload(
         self, data_or_path: bytes | str | os.PathLike[str], path: str, *, mode: int | None = None
@@ -44,6 +50,8 @@ class GuestTransfers(GuestOperations):
         passing: Callable[[Iterable[bytes]], Iterable[bytes]] = iter,
     ) -> Envelope[op.UploadResult]:
         def work(started: float) -> Envelope[op.UploadResult]:
+            from sandbox.transfers.copying import outgoing
+
             kind, own_mode, pieces = outgoing(data_or_path, self.limits.transfer_bytes)
             return self._sent(kind, passing(pieces), path, own_mode if mode is None else mode, started)
 
@@ -65,6 +73,8 @@ class GuestTransfers(GuestOperations):
         """
 
         def work(started: float) -> Envelope[op.UploadResult]:
+            from sandbox.transfers.copying import bounded
+
             body = bounded(pieces, self.limits.transfer_bytes)
             if not initial:
                 return self._sent(kind, body, path, mode, started)
@@ -81,12 +91,7 @@ class GuestTransfers(GuestOperations):
 
     def _begin_base(self) -> InitialWorkspace:
         """Return what keeps the files that the sandbox starts with, for patches."""
-        history = self.state.history
-        with history.lock:
-            if isinstance(history.base, InitialWorkspace):
-                history.base.give_up("another upload began")
-            history.base = base = InitialWorkspace(self.limits.checkpoint_bytes if self.track_changes else 0)
-        return base
+        return self.state.history.begin_base(self.limits.checkpoint_bytes if self.track_changes else 0)
 
     def _drop_base(self, base: InitialWorkspace) -> None:
         with self.state.history.lock:
@@ -139,6 +144,7 @@ class GuestTransfers(GuestOperations):
         import asyncio
 
         from sandbox.pipe.awaiting import request as ask
+        from sandbox.transfers.copying import too_large
 
         base: InitialWorkspace | None = None
 
@@ -211,6 +217,8 @@ class GuestTransfers(GuestOperations):
         check_types("download", path=(path, str), to=(to, HOST_PATH | None), without=(without, Sequence))
 
         def work(started: float) -> Envelope[op.DownloadResult]:
+            from sandbox.transfers.copying import Incoming
+
             request = op.Download(path=path, without=tuple(without))
             with Incoming(to, self.limits.transfer_bytes, overwrite=overwrite) as incoming:
                 reply = self._live().request(

@@ -9,33 +9,36 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from collections.abc import Sequence
 from importlib import import_module
 
 from sandbox import operations
 
-_COMMANDS, _CONNECTIONS = "sandbox.operations.commands", "sandbox.network.egress"
+_FIRST = ("sandbox.operations.commands", "sandbox.state.file_state", "sandbox.transfers.copying", "tenacity")
+_CONNECTIONS = "sandbox.network.egress"
 
 
 def load_meanwhile(*, connections: bool) -> None:
-    """Begin to load the operations on commands, and what ``connections`` need, in a thread of its own, unless they are loaded.
+    """Begin to load the operations on commands, the state of the files, and what ``connections`` and a removal need, in a thread.
 
     Returns at once. What is needed earlier, or is another operation, loads when it is used, as with any import.
     """
-    wanted = [_COMMANDS, _CONNECTIONS] if connections else [_COMMANDS]
+    wanted = [*_FIRST, _CONNECTIONS] if connections else _FIRST
     missing = [name for name in wanted if name not in sys.modules]
     if missing:
         with contextlib.suppress(RuntimeError):  # no more threads: then each is loaded by who needs it
             threading.Thread(target=_load, args=(missing,), name="gamebox-loading", daemon=True).start()
 
 
-def _load(names: list[str]) -> None:
+def _load(names: Sequence[str]) -> None:
     for name in names:
         import_module(name)
 
 
 def load() -> None:
-    """Load all operations and what connections need; does nothing when they are loaded."""
+    """Load all operations, and all that ``load_meanwhile`` does; does nothing when they are loaded."""
     import sandbox.network.egress  # asyncio takes 12 ms to load
     import sandbox.network.forward  # noqa: F401 - not when a port is forwarded: no descriptor may be left then
 
     operations.load()
+    _load(_FIRST)
