@@ -136,7 +136,7 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
             with descriptors.worded("The sandbox could not be started"):
                 self._transport = self._connect()
                 if self.track_changes and not self.backend.attached:  # else only its maker knows how it started
-                    self.state.begin(self._starts_empty())
+                    self._begin_state(self._starts_empty())
             if self._closed:  # by another thread, which did not find all that was made since
                 raise _closed()
             self._services.finish()

@@ -98,14 +98,28 @@ class StateMethods:
 class FileStateMethods(StateMethods):
     """The methods of an environment that has a ``FileState``."""
 
+    _began_empty = False
+
     @property
     def state(self) -> FileState:
         """What the methods on the files share: how they were at the start, and the checkpoints. Made when it is first used."""
         own: dict[str, FileState] = vars(self)
-        return own.get("_state") or own.setdefault("_state", self._make_state())  # two threads at once have the same one
+        found = own.get("_state")
+        if found is None:
+            made = self._make_state()
+            if self._began_empty:
+                made.begin(empty=True)
+            found = own.setdefault("_state", made)  # two threads at once have the same one
+        return found
 
     @abstractmethod
     def _make_state(self) -> FileState: ...
+
+    def _begin_state(self, empty: bool) -> None:
+        """Remember the present workspace as the start. What keeps the state, 8 ms to load, is not made if nothing is in there."""
+        self._began_empty = empty
+        if not empty or "_state" in vars(self):
+            self.state.begin(empty)
 
     def _close_state(self) -> None:
         if "_state" in vars(self):

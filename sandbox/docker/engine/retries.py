@@ -14,7 +14,7 @@ def retry_engine(seconds: float, may_pass: Callable[[BaseException], bool]) -> t
 
     It starts with 5 ms, since a removal that is under way takes 20, and ends at 0.5 s, to spare an engine in trouble.
     """
-    import tenacity  # loaded while the first sandbox starts
+    import tenacity  # 3 ms, for what a start rarely needs
 
     return tenacity.Retrying(
         stop=tenacity.stop_after_delay(seconds),

@@ -14,16 +14,17 @@ from importlib import import_module
 
 from sandbox import operations
 
-_FIRST = ("sandbox.operations.commands", "sandbox.state.file_state", "sandbox.transfers.copying", "tenacity")
-_CONNECTIONS = "sandbox.network.egress"
+_COMMANDS, _CONNECTIONS = "sandbox.operations.commands", "sandbox.network.egress"
+# What a single command does not need: the state of the files, uploads and downloads, and asking an engine again.
+_LATER = ("sandbox.state.file_state", "sandbox.transfers.copying", "tenacity")
 
 
 def load_meanwhile(*, connections: bool) -> None:
-    """Begin to load the operations on commands, the state of the files, and what ``connections`` and a removal need, in a thread.
+    """Begin to load the operations on commands, and what ``connections`` need, in a thread of its own, unless they are loaded.
 
     Returns at once. What is needed earlier, or is another operation, loads when it is used, as with any import.
     """
-    wanted = [*_FIRST, _CONNECTIONS] if connections else _FIRST
+    wanted = [_COMMANDS, _CONNECTIONS] if connections else [_COMMANDS]
     missing = [name for name in wanted if name not in sys.modules]
     if missing:
         with contextlib.suppress(RuntimeError):  # no more threads: then each is loaded by who needs it
@@ -36,9 +37,9 @@ def _load(names: Sequence[str]) -> None:
 
 
 def load() -> None:
-    """Load all operations, and all that ``load_meanwhile`` does; does nothing when they are loaded."""
+    """Load all operations and everything else that is loaded when it is used; does nothing when that is done."""
     import sandbox.network.egress  # asyncio takes 12 ms to load
     import sandbox.network.forward  # noqa: F401 - not when a port is forwarded: no descriptor may be left then
 
     operations.load()
-    _load(_FIRST)
+    _load(_LATER)
