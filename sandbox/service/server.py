@@ -16,6 +16,8 @@ from typing import Any, cast
 
 import uvicorn
 
+from sandbox.environment.parts.loading import load
+
 from .app import make_app, make_house
 from .connections import MOST_TOGETHER
 from .folder import own_folder
@@ -119,6 +121,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
+        load()  # what is used for the first time may be used when no descriptor is left to open its file
         _collect_often_and_little()
         key = await first_key(self._house.keys, self._house.settings.data)
         if self._house.settings.tls_local and self.config.ssl is not None:

@@ -1,7 +1,7 @@
 """Load what the first operation needs, 0.1 s of a processor: with the names of ``sandbox``, or while an engine starts a sandbox.
 
-A program that imports an environment from ``sandbox`` has loaded everything then. The command line, which starts a sandbox at
-once, imports the module of the environment, and loads the rest when it would only wait.
+A program that imports an environment from ``sandbox`` has loaded everything then, and a service before its first request. The
+command line, which starts a sandbox at once, imports the module of the environment, and loads the rest when it would only wait.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from importlib import import_module
 from sandbox import operations
 
 _COMMANDS, _CONNECTIONS = "sandbox.operations.commands", "sandbox.network.egress"
-# What a single command does not need: the state of the files, uploads and downloads, and asking an engine again.
-_LATER = ("sandbox.state.file_state", "sandbox.transfers.copying", "tenacity")
+# What a single command does not need: the state of the files, uploads and downloads.
+_LATER = ("sandbox.state.fork", "sandbox.transfers.copying")
 
 
 def load_meanwhile(*, connections: bool) -> None:
@@ -43,3 +43,5 @@ def load() -> None:
 
     operations.load()
     _load(_LATER)
+    if "docker" in sys.modules:
+        _load(("tenacity",))  # to ask an engine again
