@@ -106,7 +106,8 @@ def test_a_local_guest_that_dies_is_told(tmp_path: Path) -> None:
     with LocalEnvironment(tmp_path) as env:
         assert env.backend.process is not None
         threading.Timer(0.3, env.backend.process.kill).start()
-        refused(env.run("sleep 600"), "sandbox_unavailable", "The guest is gone", "Start another", effects="unknown")
+        # The command outlives its guest: nothing else ends it here.
+        refused(env.run("sleep 30"), "sandbox_unavailable", "The guest is gone", "Start another", effects="unknown")
         gone = refused(env.read("a"), "sandbox_unavailable", effects="unknown")
         with pytest.raises(SandboxUnavailableError) as caught:
             gone.unwrap()
