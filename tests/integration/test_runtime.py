@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import docker
 import docker.errors
@@ -405,51 +406,53 @@ def test_what_others_have_begun_is_left_to_them(client: docker.DockerClient) -> 
     name = f"gamebox-test-{uuid.uuid4().hex[:12]}"
     labels = {runtime.RUNTIME_LABEL: name}
     try:
-        assert not runtime._is_made_elsewhere(client, name)
-        for maker, elsewhere in ((runtime._maker(), False), ("another", True)):
+        for maker, is_ours in ((runtime._maker(), True), ("another", False)):
             client.api.create_volume(name, labels={**labels, runtime.MAKER_LABEL: maker})
-            assert runtime._is_made_elsewhere(client, name) is elsewhere
-            client.api.remove_volume(name)
+            assert runtime._claim(client, name) is is_ours
+            remove_volumes(client, name)
             created = client.api.create_container(
                 ensure_image(client, runtime.RUNTIME_IMAGE, report=print), command=["x"],
                 labels={**labels, runtime.MAKER_LABEL: maker},
             )  # fmt: skip
-            assert runtime._is_made_elsewhere(client, name) is elsewhere
-            client.api.remove_container(created["Id"])
+            assert runtime._claim(client, name) is is_ours
+            assert bool(client.api.containers(all=True, filters={"id": created["Id"]})) is not is_ours
+            if not is_ours:
+                client.api.remove_container(created["Id"])
+            remove_volumes(client, name)
     finally:
         remove_volumes(client, name)
 
 
-def test_volumes_of_older_code_stay_for_a_day(
-    client: docker.DockerClient, volume: RuntimeVolume, edited: dict[str, bytes]
-) -> None:
-    """Another user of the engine, whose locks are elsewhere, may be about to mount one."""
-    ensure_runtime(client, report=print)
-    assert {volume.name, f"{volume.name}-verified"} <= volumes(client)
+def test_of_two_that_begin_together_one_makes_it(client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each removed the containers of the others, three times, and gave up: another began just after its look."""
+    name = f"gamebox-test-{uuid.uuid4().hex[:12]}"
+    labels = {runtime.RUNTIME_LABEL: name, runtime.MAKER_LABEL: "another"}
+    begun = runtime._begun
 
+    def look(*given: Any) -> Any:
+        seen = begun(*given)
+        for made in (name, name + runtime._VERIFIED):
+            client.api.create_volume(made, labels=labels)
+        return seen
 
-def test_old_volumes_of_older_code_go_unless_a_container_uses_them(
-    client: docker.DockerClient, volume: RuntimeVolume, edited: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Made by this very test, so that no neighbour's volume is taken for old.
-    monkeypatch.setattr(
-        runtime, "_age_seconds", lambda made: 1e9 if made["Labels"][runtime.RUNTIME_LABEL] in names else 0
-    )
-    names: set[str] = set()
-    older = []
-    for _ in range(2):
-        command = [sys.executable, "-c", MAKE, f"mark = {uuid.uuid4().hex!r}"]
-        made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        mount = docker.types.Mount(MOUNT_POINT, made, type="volume", read_only=True)
-        # One keeps its container; the other one's container is gone, like its process.
-        older.append((made, client.containers.create("gamebox/base", ["true"], mounts=[mount])))
-        names |= {made}
-    older[0][1].remove()
+    monkeypatch.setattr(runtime, "_begun", look)
     try:
-        ensure_runtime(client, report=print)
-        left = volumes(client)
-        assert {older[0][0], f"{older[0][0]}-verified"}.isdisjoint(left)
-        assert {older[1][0], f"{older[1][0]}-verified", volume.name, f"{volume.name}-verified"} <= left
+        assert not runtime._claim(client, name)
+        volumes, _ = begun(client, name)
+        assert {made: volume["Labels"] for made, volume in volumes.items()} == {
+            name: labels, name + runtime._VERIFIED: labels
+        }  # fmt: skip
     finally:
-        older[1][1].remove()
-        remove_volumes(client, older[1][0])
+        remove_volumes(client, name)
+
+
+def test_a_container_that_another_removes_meanwhile_does_not_matter(
+    client: docker.DockerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"gamebox-test-{uuid.uuid4().hex[:12]}"
+    gone = {"Id": "0" * 64, "State": "created", "Created": 0, "Labels": {runtime.MAKER_LABEL: "another"}}
+    monkeypatch.setattr(runtime, "_begun", lambda *_: ({}, [gone]))
+    try:
+        assert runtime._claim(client, name)
+    finally:
+        remove_volumes(client, name)

@@ -202,13 +202,13 @@ def _find_or_make(client: docker.DockerClient, report: Callable[[str], None], se
                     image_id = ensure_image(client, RUNTIME_IMAGE, report=report)
                     if _named(client, guest)[1] != name:  # its parent was rebuilt meanwhile
                         continue
-                    if _is_made_elsewhere(client, name):
-                        verified = _appears(client, name)
-                    else:
+                    if _claim(client, name):
                         report("making the guest's runtime volume")
-                        _make(client, name, image_id, guest)
+                        _fill(client, name, image_id, guest)
                         _remove_stale(client, name, recipe.reference)
                         verified = _verified(client, name)
+                    else:
+                        verified = _appears(client, name)
         except SandboxError as error:
             if attempt == _ATTEMPTS or not _may_be_interference(error):
                 raise
@@ -237,17 +237,40 @@ def _may_be_interference(error: SandboxError) -> bool:
     return taken or error.code in (ErrorCode.image_not_found, ErrorCode.setup_failed)
 
 
-def _is_made_elsewhere(client: docker.DockerClient, name: str) -> bool:
-    """Return whether a process that our locks do not reach seems to be making the volume. Call with our lock."""
-    others = [
-        abs(_age_seconds(volume)) < _BEGUN_SECONDS  # the engine's clock may be ahead
-        for volume in client.api.volumes(filters={"name": name}).get("Volumes") or []
-        if volume["Name"] == name and _is_of_another(volume)
-    ]
-    for left in client.api.containers(all=True, filters={"label": f"{RUNTIME_LABEL}={name}"}):
-        most = _FINISH_SECONDS if left["State"] == "running" else _BEGUN_SECONDS
-        others.append(_is_of_another(left) and abs(time.time() - left["Created"]) < most)
-    return any(others)
+def _claim(client: docker.DockerClient, name: str) -> bool:
+    """Make the volume, empty, and return True; return False if a process that our locks do not reach is making it.
+
+    Of two that begin together the engine gives one the volume of the other. What was left half-made is removed, but nothing that
+    appeared after the look at it: it is another's. Call with our lock.
+    """
+    volumes, containers = _begun(client, name)
+    made = [volumes[name]] if name in volumes else []
+    if any(map(_is_made_elsewhere, made + containers)):
+        return False
+    if name + _VERIFIED in volumes:
+        _remove(client, name + _VERIFIED)  # first of all: the mark must not be there while the volume is filled
+    for left in containers:
+        if left["State"] != "running" or time.time() - left["Created"] > _FINISH_SECONDS:  # else it is at work
+            with contextlib.suppress(docker.errors.NotFound):
+                client.api.remove_container(left["Id"], force=True, v=True)
+    if name in volumes:
+        _remove(client, name)
+    return not _is_of_another(client.api.create_volume(name, labels=_labels(name)))
+
+
+def _begun(client: docker.DockerClient, name: str) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Return the volume and its mark, by name, and the containers that fill it, as far as there are any."""
+    listed = client.api.volumes(filters={"name": name}).get("Volumes") or []
+    volumes = {each["Name"]: each for each in listed if each["Name"] in (name, name + _VERIFIED)}
+    return volumes, client.api.containers(all=True, filters={"label": f"{RUNTIME_LABEL}={name}"})
+
+
+def _is_made_elsewhere(made: Mapping[str, Any]) -> bool:
+    """Return whether this volume or container is of another process that seems to be at work with it."""
+    if "Created" not in made:
+        return _is_of_another(made) and abs(_age_seconds(made)) < _BEGUN_SECONDS  # the engine's clock may be ahead
+    most = _FINISH_SECONDS if made["State"] == "running" else _BEGUN_SECONDS
+    return _is_of_another(made) and abs(time.time() - made["Created"]) < most
 
 
 def _is_of_another(made: Mapping[str, Any]) -> bool:
@@ -345,16 +368,12 @@ def _verified(client: docker.DockerClient, name: str) -> RuntimeVolume | None:
     return RuntimeVolume(name, etc=f"{folder}/modules/{GUEST_PACKAGE}/etc" if folder else "")
 
 
-def _make(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes]) -> None:
-    _remove(client, name + _VERIFIED)  # first of all: the mark must not be there while the volume is filled
-    for left in client.api.containers(all=True, filters={"label": f"{RUNTIME_LABEL}={name}"}):
-        if (
-            left["State"] != "running" or time.time() - left["Created"] > _FINISH_SECONDS
-        ):  # else another process is at it
-            client.api.remove_container(left["Id"], force=True, v=True)
-    _remove(client, name)
-    labels = {RUNTIME_LABEL: name, HOST_LABEL: _this_host(), MAKER_LABEL: _maker()}
-    client.api.create_volume(name, labels=labels)
+def _labels(name: str) -> dict[str, str]:
+    return {RUNTIME_LABEL: name, HOST_LABEL: _this_host(), MAKER_LABEL: _maker()}
+
+
+def _fill(client: docker.DockerClient, name: str, image_id: str, guest: dict[str, bytes]) -> None:
+    labels = _labels(name)
     try:
         # Docker copies the image's folder into an empty volume when a container is made, Podman when it is started.
         _run(client, name, image_id, ["-c", "print('filled')"], labels, "filled")
