@@ -73,6 +73,13 @@ class Relay(asyncio.BufferedProtocol, asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._transport.pause_reading()  # until ``begin``
+        asyncio.get_running_loop().call_soon(self._pause_again)
+
+    def _pause_again(self) -> None:
+        """Stop the transport of Debian's Python 3.11.2, which begins to read after ``connection_made`` whatever that asked for."""
+        if self._transport is not None and not self._transport.is_reading():
+            self._transport.resume_reading()
+            self._transport.pause_reading()
 
     def begin(self) -> None:
         """Let bytes flow: the sandbox knows that the connection is open, or has given credit."""
