@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
-import gc
 import os
-import signal
 import sys
 from typing import Any, NoReturn
 
@@ -15,6 +12,7 @@ import typer
 from sandbox.cli.errors import fail
 from sandbox.cli.status_line import terminal
 
+from . import process
 from .config import load_defaults
 from .help import HelpfulGroup, keep_examples_whole
 from .lazy_commands import LazyCommand, LazyCommands
@@ -242,62 +240,11 @@ def main(args: list[str] | None = None) -> Any:
 
     With --json an error is also printed as the failure envelope to standard output.
     """
-    if args is None:
-        return _whole_process()
-    return _command_line(args)
+    return process.main() if args is None else command_line(args)
 
 
-def _whole_process() -> Any:
-    """Run the command line that this process is for, and leave without taking apart what Python has made for it.
-
-    A short command would spend a quarter of its processor time on looking for garbage and on freeing everything at its end.
-    """
-    gc.set_threshold(200_000)  # more than a short command makes
-    ending = _Ending()
-    # Functions that are registered later are called before it; one that was registered earlier must not be left out.
-    ending.is_last = getattr(atexit, "_ncallbacks", lambda: 1)() == 0
-    atexit.register(ending.leave)
-    try:
-        return _command_line(None)
-    except SystemExit as leaving:
-        if leaving.code is None or isinstance(leaving.code, int):
-            ending.status = leaving.code or 0
-        raise
-    finally:
-        _ignore_interrupts()
-
-
-# Python keeps the frames of calls in pieces of 16 KiB. A call for which the piece has no room maps the next one, and unmaps it
-# as it returns: the imports of `gamebox run`, which nest deeply, do that 600 times. A frame of 20,000 slots gets a piece of
-# 256 KiB, of which 96 are left for the calls below it.
-_whole_process.__code__ = _whole_process.__code__.replace(co_stacksize=20_000)
-
-
-def _ignore_interrupts() -> None:
-    """Ignore Ctrl-C from here on: it would break off, with a traceback, what is put away at the end of this process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-class _Ending:
-    """The end of this process. ``status`` is what it exits with, None as long as Python has to find that out."""
-
-    status: int | None = None
-    is_last = False  # nothing else is to be done at the end
-
-    def leave(self) -> None:
-        """Exit now if the status is known and everything is written; else the interpreter goes on with its own end."""
-        if self.status is None or not self.is_last:
-            gc.freeze()
-            return
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except (OSError, ValueError):
-            return
-        os._exit(self.status & 0xFF)
-
-
-def _command_line(args: list[str] | None) -> Any:
+def command_line(args: list[str] | None) -> Any:
+    """Run the command line; None stands for the arguments and the end of this process."""
     _speak_utf8()
     arguments = sys.argv[1:] if args is None else args
     as_json = _asks_for_json(arguments)
@@ -311,7 +258,7 @@ def _command_line(args: list[str] | None) -> Any:
             sys.stdout.flush()
     except (KeyboardInterrupt, Interrupted):
         if args is None:
-            _ignore_interrupts()
+            process.ignore_interrupts()
         _end_interrupted(as_json)
     except OSError as error:
         _end_unwritten(error)

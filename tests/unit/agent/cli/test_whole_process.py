@@ -1,4 +1,4 @@
-"""The process of the command line has room for the frames of its calls in one piece of memory."""
+"""The process of the command line: room for the frames of its calls in one piece of memory, and no looks for garbage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 # Prints at which depths a call maps memory each time: in the process as it is, and below the command line.
 PROBE = """
 import json, resource
-from agent.cli import app
+from agent.cli import app, process
 
 CALLS = 300
 
@@ -39,8 +39,8 @@ def command_line(args):
     print(json.dumps([outside, depths()]))
 
 
-outside, app._command_line = depths(), command_line
-app.main()
+outside, app.command_line = depths(), command_line
+process.main()
 """
 
 
@@ -49,3 +49,23 @@ def test_no_call_below_the_command_line_maps_memory_each_time() -> None:
     outside, below = json.loads(done.stdout)
     assert outside  # else this Python has no pieces, and what makes them larger can go
     assert below == []
+
+
+# Prints how often a short command looked for garbage, with all that it loads.
+LOOKS = """
+import gc, sys
+from agent.cli import process
+
+assert "typer" not in sys.modules
+before = gc.get_stats()[0]["collections"]
+sys.argv = ["gamebox", "--help"]
+try:
+    process.main()
+except SystemExit:
+    print(gc.get_stats()[0]["collections"] - before, file=sys.stderr)
+"""
+
+
+def test_a_short_command_never_looks_for_garbage() -> None:
+    done = subprocess.run([sys.executable, "-c", LOOKS], check=True, capture_output=True, timeout=60)
+    assert done.stderr == b"0\n"
