@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sandbox.frozen import dataclass
-from sandbox.network.policy import Network
-from sandbox.network.services.names import Name
-from sandbox.pipe.reattaching import ByteStream, Keep
-from sandbox.pipe.transport import Transport
 
-from .errors import SandboxUnavailableError
+if TYPE_CHECKING:
+    from sandbox.errors import SandboxUnavailableError
+    from sandbox.network.policy import Network
+    from sandbox.network.services.names import Name
+    from sandbox.pipe.reattaching import ByteStream, Keep
+    from sandbox.pipe.transport import Transport
 
 
 @dataclass(frozen=True, slots=True)

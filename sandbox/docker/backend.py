@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import docker
 import docker.errors
@@ -38,7 +38,6 @@ from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
 from sandbox.interrupts import Shield
 from sandbox.limits import Limits
 from sandbox.network.services.names import for_guest
-from sandbox.pipe.transport import Transport
 
 from .container import create as container
 from .container import enforcement, image_problems, postmortem
@@ -48,6 +47,9 @@ from .kept import attach as reaching
 from .kept import kept, owners, waiting
 from .kept.labels import SERVICE_LABEL
 from .spec import SandboxSpec
+
+if TYPE_CHECKING:
+    from sandbox.pipe.transport import Transport
 
 log = logging.getLogger(__name__)
 

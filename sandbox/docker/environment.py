@@ -18,11 +18,9 @@ from sandbox.environment.parts.services import SandboxServices, SideGroup
 from sandbox.environment.sandboxed import SandboxedEnvironment, checked_folders
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.limits import Limits
-from sandbox.network.ceiling import Ceiling
 from sandbox.network.policy import Network
 from sandbox.network.services.host_services import HostServices, split_services
 from sandbox.network.services.service import Service
-from sandbox.network.services.side_service import SideService
 from sandbox.packages.cache import HOST as CACHE_HOST
 from sandbox.packages.cache import PackageCache
 from sandbox.pipe import forked_processes as forks
@@ -43,6 +41,8 @@ from .spec import DEFAULT_IMAGE, DEFAULT_KEEP_SECONDS, HostParts, SandboxSpec, c
 if TYPE_CHECKING:
     # A circle: a side service runs in a DockerEnvironment, and a DockerEnvironment has side services.
     from sandbox.docker.services.running_service import RunningService
+    from sandbox.network.ceiling import Ceiling
+    from sandbox.network.services.side_service import SideService
 
 log = logging.getLogger(__name__)
 

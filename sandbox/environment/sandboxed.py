@@ -19,7 +19,6 @@ from sandbox.messages.faults import violation
 from sandbox.network.policy import Network
 from sandbox.pipe import descriptors
 from sandbox.pipe import forked_processes as forks
-from sandbox.pipe.transport import Transport
 from sandbox.state.methods import FileStateMethods
 
 from .base import Approver
@@ -33,6 +32,7 @@ from .parts.services import SandboxServices
 
 if TYPE_CHECKING:
     from sandbox.network.streams import Streams
+    from sandbox.pipe.transport import Transport
     from sandbox.state.file_state import FileState
 
 # A prompt is not kept waiting for what is left of the sandbox.
@@ -168,6 +168,9 @@ class SandboxedEnvironment(NetworkMethods, FileStateMethods, GuestTransfers):
 
     def _open(self, request: StartRequest) -> None:
         opened = self.backend.open(request)
+        # Loaded while an engine starts the sandbox, see ``load_meanwhile``.
+        from sandbox.pipe.transport import Transport
+
         transport = Transport(
             opened.stream,
             self.backend.explain,

@@ -12,14 +12,17 @@ import os
 import select
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import docker
 
 from sandbox.docker.engine.client import translated
 from sandbox.errors import SandboxError
-from sandbox.pipe.transport import Transport
 
-from .stream import AttachStream
+if TYPE_CHECKING:
+    from sandbox.pipe.transport import Transport
+
+    from .stream import AttachStream
 
 SOCKETS = ("/var/run/docker.sock", "/run/docker.sock")
 

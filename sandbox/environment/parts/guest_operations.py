@@ -19,7 +19,6 @@ from sandbox.frozen import dataclass
 from sandbox.limits import Limits
 from sandbox.messages.faults import fault_error, violation
 from sandbox.pipe.replies import fault_of, notices_of
-from sandbox.pipe.transport import Transport
 from sandbox.pipe.watching import Watch, with_onlooker
 
 from .network import SandboxNetwork
@@ -27,6 +26,7 @@ from .services import PACKAGE_MANAGERS, SandboxServices
 
 if TYPE_CHECKING:
     from sandbox.operations.base import Answer, Prepared, Reply
+    from sandbox.pipe.transport import Transport
     from sandbox.text.screen import Screens
 
 @dataclass(frozen=True, slots=True)

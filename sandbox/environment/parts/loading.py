@@ -14,17 +14,18 @@ from importlib import import_module
 
 from sandbox import operations
 
-_COMMANDS, _CONNECTIONS = "sandbox.operations.commands", "sandbox.network.egress"
+# In the order in which a start needs them.
+_ALWAYS, _CONNECTIONS = ("sandbox.pipe.transport", "sandbox.operations.commands"), "sandbox.network.egress"
 # What a single command does not need: the state of the files, uploads and downloads.
 _LATER = ("sandbox.state.fork", "sandbox.transfers.copying")
 
 
 def load_meanwhile(*, connections: bool) -> None:
-    """Begin to load the operations on commands, and what ``connections`` need, in a thread of its own, unless they are loaded.
+    """Begin to load pipe, commands, and what ``connections`` need, in a thread of its own, unless they are loaded.
 
     Returns at once. What is needed earlier, or is another operation, loads when it is used, as with any import.
     """
-    wanted = [_COMMANDS, _CONNECTIONS] if connections else [_COMMANDS]
+    wanted = [*_ALWAYS, _CONNECTIONS] if connections else _ALWAYS
     missing = [name for name in wanted if name not in sys.modules]
     if missing:
         with contextlib.suppress(RuntimeError):  # no more threads: then each is loaded by who needs it
@@ -42,6 +43,6 @@ def load() -> None:
     import sandbox.network.forward  # noqa: F401 - not when a port is forwarded: no descriptor may be left then
 
     operations.load()
-    _load(_LATER)
+    _load((*_ALWAYS, *_LATER))
     if "docker" in sys.modules:
         _load(("tenacity",))  # to ask an engine again

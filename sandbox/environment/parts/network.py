@@ -14,20 +14,20 @@ from sandbox.guest.protocol.wire import Kind, pack_message
 from sandbox.interrupts import Shield
 from sandbox.limits import Limits
 from sandbox.network.allowance import Allowance
-from sandbox.network.ceiling import Ceiling
 from sandbox.network.connections import Connection, ConnectionLog
 from sandbox.network.policy import Network
 from sandbox.network.ports import check_port
-from sandbox.network.services.names import Connector
 from sandbox.pipe import descriptors
 from sandbox.pipe import forked_processes as forks
-from sandbox.pipe.transport import Transport
 
-if TYPE_CHECKING:  # asyncio, which they need, takes 12 ms to load
+if TYPE_CHECKING:  # some of them need asyncio, which takes 12 ms to load
+    from sandbox.network.ceiling import Ceiling
     from sandbox.network.egress import Egress
     from sandbox.network.forward import Forward
+    from sandbox.network.services.names import Connector
     from sandbox.network.services.peer_port import PeerPort
     from sandbox.network.streams import Streams
+    from sandbox.pipe.transport import Transport
 
 MOST_FORWARDS = 64
 

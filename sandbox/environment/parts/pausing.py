@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError
-from sandbox.pipe.transport import Transport
+
+if TYPE_CHECKING:
+    from sandbox.pipe.transport import Transport
 
 RESUME_SECONDS = 10.0
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sandbox.errors import configuration_error
-from sandbox.network.ceiling import Ceiling
 
 from .names import Connector, Name, assign_addresses
 from .service import PORT, Service
 
 if TYPE_CHECKING:
+    from sandbox.network.ceiling import Ceiling
     from sandbox.network.streams import Streams
 
     from .service_server import ServiceServer
