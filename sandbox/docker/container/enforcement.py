@@ -62,7 +62,7 @@ def check(limits: Limits, disk: Disk, places: Mapping[str, int], facts: Mapping[
 def boot_id() -> str:
     """Return the id of this boot of the kernel, or ""."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
