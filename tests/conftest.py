@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sandbox import DockerEnvironment
 
 REQUIRED = "GAMEBOX_REQUIRE_ENGINE"
+# Characters of a value in the name of a test.
+MOST_NAME = 200
 # Other work on the machine can make any example slow; speed is measured in benchmarks/.
 settings.register_profile("gamebox", deadline=None)
 settings.load_profile("gamebox")
@@ -42,6 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gamebox-tests-state-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     config.addinivalue_line("markers", "needs(*capabilities): only environments that have these take part")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name a long value by its length: pytest would name it by all of it, and put megabytes into variables, pipes and logs."""
+    if isinstance(val, str | bytes) and len(val) > MOST_NAME:
+        return f"{argname} of {len(val)}"
+    return None
 
 
 @functools.cache
