@@ -6,6 +6,7 @@ For tests of what the command does. Tests of how a process starts, or that send 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,23 +34,54 @@ def run_gamebox(
     timeout: float = 240.0,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command as ``subprocess.run`` would, with its output captured as text. Raises subprocess.TimeoutExpired."""
-    words = [str(arg) for arg in args]
-    request = {"args": words, "env": dict(os.environ if env is None else env), "cwd": str(cwd or Path.cwd())}
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # else pid and status may come as one
-    with ours, theirs, tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write((input or "").encode("utf-8", "surrogateescape"))
         given.seek(0)
-        fds = [given.fileno(), out.fileno(), err.fileno(), theirs.fileno()]
-        socket.send_fds(_server()[0], [json.dumps(request).encode()], fds)
-        theirs.close()
-        ours.settimeout(timeout)
-        pid = int(ours.recv(64))
+        started = Program([str(arg) for arg in args], (given, out, err), env=env, cwd=cwd)
         try:
-            status = int(ours.recv(64))
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(["gamebox", *words], timeout, _text(out), _text(err)) from None
-        return subprocess.CompletedProcess(["gamebox", *words], status, _text(out), _text(err))
+            status = started.wait(timeout)
+        except subprocess.TimeoutExpired:
+            started.send_signal(signal.SIGKILL)
+            raise subprocess.TimeoutExpired(started.args, timeout, _text(out), _text(err)) from None
+        return subprocess.CompletedProcess(started.args, status, _text(out), _text(err))
+
+
+class Program:
+    """``gamebox`` with arguments, under way: what tests use of ``subprocess.Popen``. ``files`` become its descriptors 0 to 2."""
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        files: tuple[IO[Any], IO[Any], IO[Any]],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.args = ["gamebox", *args]
+        self._status: int | None = None
+        request = {"args": list(args), "env": dict(os.environ if env is None else env), "cwd": str(cwd or Path.cwd())}
+        self._answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # else pid and status may come as one
+        with theirs:
+            fds = [*(each.fileno() for each in files), theirs.fileno()]
+            socket.send_fds(_server()[0], [json.dumps(request).encode()], fds)
+        self.pid = int(self._answers.recv(64))
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status, negative for a signal. Raises subprocess.TimeoutExpired."""
+        if self._status is None:
+            self._answers.settimeout(timeout)
+            try:
+                self._status = int(self._answers.recv(64))
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0) from None
+            self._answers.close()
+        return self._status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; does nothing if the process has ended."""
+        if self._status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 def _text(file: IO[bytes]) -> str:
@@ -124,6 +156,9 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
         os.dup2(fds[number], number)
     for fd in fds:
         os.close(fd)
+    # Those that Python has made know of the old files whether they can be searched.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(request["env"])
     tempfile.tempdir = None  # it may have another TMPDIR

@@ -1,4 +1,4 @@
-"""A real ``gamebox serve`` on loopback, in a process of its own; all tests of a worker share one."""
+"""A real ``gamebox serve`` on loopback, in a process of its own, forked as in ``programs``; all tests of a worker share one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import IO
+
+from tests.programs import Program
 
 START_SECONDS = 60
 STOP_SECONDS = 60
@@ -19,13 +22,14 @@ STOP_SECONDS = 60
 class ServiceProcess:
     """A service with its data in ``folder``; ``start`` it again after ``kill`` or ``stop`` on the same port.
 
-    ``program`` is Python that is run in the place of the command.
+    ``program`` is Python that is run in the place of the command, and in a process that is started and not forked.
     """
 
     def __init__(self, folder: Path, *options: str, program: str | None = None) -> None:
         self.folder, self._options, self._program = folder, options, program
         self.port, self.scheme = 0, "http"
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Program | subprocess.Popen[bytes] | None = None
+        self.output: IO[str] | None = None
 
     @property
     def url(self) -> str:
@@ -39,18 +43,18 @@ class ServiceProcess:
 
     def start(self) -> ServiceProcess:
         """Start it; return when it takes requests."""
-        command = [str(Path(sys.executable).with_name("gamebox"))]
-        if self._program is not None:
-            command = [sys.executable, "-c", self._program]
-        command += ["serve", "--port", str(self.port), "--data", str(self.folder)]
+        words = ["serve", "--port", str(self.port), "--data", str(self.folder), *self._options]
         # Tests run beside each other, and none of them fills its disk.
         env = {"GAMEBOX_SERVICE_DISK_FACTOR": "100", **os.environ}
-        with (self.folder.parent / "service.log").open("a") as log:
-            self.process = subprocess.Popen(
-                [*command, *self._options], stdout=subprocess.PIPE, stderr=log, text=True, env=env
-            )
-        assert self.process.stdout is not None
-        address = self.process.stdout.readline().strip()
+        read, write = os.pipe()
+        self.output = open(read, encoding="utf-8")  # noqa: SIM115
+        with open(write, "w") as out, (self.folder.parent / "service.log").open("a") as log, open(os.devnull) as nothing:
+            if self._program is None:
+                self.process = Program(words, (nothing, out, log), env=env)
+            else:
+                command = [sys.executable, "-c", self._program, *words]
+                self.process = subprocess.Popen(command, stdin=nothing, stdout=out, stderr=log, env=env)
+        address = self.output.readline().strip()
         self.scheme, separator, place = address.partition("://")
         assert separator, (self.folder.parent / "service.log").read_text()[-2000:]
         self.port = int(place.rpartition(":")[2])
@@ -68,9 +72,9 @@ class ServiceProcess:
         if self.process is not None:
             self.process.send_signal(number)
             self.process.wait(STOP_SECONDS)
-            assert self.process.stdout is not None
-            self.process.stdout.close()
             self.process = None
+        if self.output is not None:
+            self.output.close()
 
 
 @functools.cache

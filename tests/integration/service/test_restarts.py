@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -314,7 +315,7 @@ def test_a_request_that_comes_while_the_service_ends_may_be_sent_again(mortal: S
         with api.running(ident, "until [ -e end ]; do sleep 0.05; done; echo done", "last") as answers:
             process = mortal.process
             assert process is not None
-            process.terminate()
+            process.send_signal(signal.SIGTERM)
             answer = seen_until(lambda: other.http.get("/v1/sandboxes"), lambda each: each.status_code == 503)
             end.touch()
             assert (answer.status_code, answer.json()["code"]) == (503, "draining")

@@ -220,8 +220,8 @@ def test_two_services_do_not_use_one_folder(service: ServiceProcess) -> None:
         second.start()
     assert second.process is not None
     assert second.process.wait(20) != 0
-    assert second.process.stdout is not None
-    second.process.stdout.close()
+    assert second.output is not None
+    second.output.close()
 
 
 def test_it_listens_beyond_this_host_only_with_tls_or_behind_a_proxy(place: Path) -> None:
@@ -230,8 +230,8 @@ def test_it_listens_beyond_this_host_only_with_tls_or_behind_a_proxy(place: Path
         open_to_all.start()
     assert open_to_all.process is not None
     assert open_to_all.process.wait(20) != 0
-    assert open_to_all.process.stdout is not None
-    open_to_all.process.stdout.close()
+    assert open_to_all.output is not None
+    open_to_all.output.close()
 
 
 def test_a_creation_that_gets_no_turn_says_so(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
