@@ -1,6 +1,7 @@
 """``gamebox`` as a process of its own, without the second that each start costs: forked from one that has imported everything.
 
-For tests of what the command does. Tests of how a process starts, or that send it signals or give it a terminal, start a real one.
+For tests of what the command does, and for services. Tests of how a process starts, or that send a command signals or give it a
+terminal, start a real one.
 """
 
 from __future__ import annotations
