@@ -81,7 +81,8 @@ class ServiceProcess:
 def shared_service() -> ServiceProcess:
     """Return a service of this process, which ends with it and then ends all of its sandboxes."""
     folder = Path(tempfile.mkdtemp(prefix="gamebox-tests-service-"))
-    made = ServiceProcess(folder / "data", "--stop-all")
+    # What the command ``gamebox`` is, started and not forked: it finds its modules when it needs them.
+    made = ServiceProcess(folder / "data", "--stop-all", program="from agent.cli.process import main; main()")
 
     own = os.getpid()
 
