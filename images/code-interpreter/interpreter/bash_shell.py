@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import fcntl
 import os
 import shlex
 import signal
@@ -13,8 +14,8 @@ from datetime import UTC, datetime
 from errors import KernelDiedError
 from outputs import Outputs
 
-# Descriptors of bash: cells come on the first, the status of each goes out on the second.
-CELLS, STATUS = 198, 199
+# Cells come to bash on one descriptor and the status of each goes out on another: from here on, away from those that code names.
+LOWEST_DESCRIPTOR = 200
 START_SECONDS = 30.0
 # What programs print that still run after their cell is in the output of the next one.
 MOST_KEPT = 64 << 10
@@ -31,6 +32,7 @@ class BashShell:
         self._cwd = cwd
         self._process: asyncio.subprocess.Process | None = None
         self._ends: list[int] = []
+        self._bash_reads = self._bash_writes = -1  # as bash names these two descriptors
         self._outputs: Outputs | None = None
         self._serial = self._count = 0
         self._status = b""
@@ -47,20 +49,19 @@ class BashShell:
         """Start it, and return when it answers. Raises KernelDiedError, OSError."""
         pipes = [os.pipe() for _ in range(5)]
         (in_r, self._in), (cell_r, self._cells), (self._out, out_w), (self._err, err_w), (self._done, done_w) = pipes
-        theirs = (in_r, cell_r, out_w, err_w, done_w)
+        theirs = [in_r, cell_r, out_w, err_w, done_w]
         self._ends = [self._in, self._cells, self._out, self._err, self._done]
-        # A launcher puts the two descriptors where bash expects them; it is bash itself, for which that is two words.
-        begin = "exec bash --norc --noprofile --noediting -i"
-        launch = f"exec {CELLS}<&{cell_r} {STATUS}>&{done_w}; exec {cell_r}<&- {done_w}>&-; {begin}"
         try:
+            theirs.extend(fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, LOWEST_DESCRIPTOR) for each in (cell_r, done_w))
+            self._bash_reads, self._bash_writes = theirs[-2:]
             self._process = await asyncio.create_subprocess_exec(
-                *("bash", "--norc", "--noprofile", "-c", launch),
+                *("bash", "--norc", "--noprofile", "--noediting", "-i"),
                 cwd=self._cwd,
                 env={**os.environ, "PS1": "", "PS2": "", "PS4": "+ "},
                 stdin=in_r,
                 stdout=out_w,
                 stderr=err_w,
-                pass_fds=(cell_r, done_w),
+                pass_fds=(self._bash_reads, self._bash_writes),
                 start_new_session=True,
             )
         finally:
@@ -105,8 +106,9 @@ class BashShell:
         # An interrupt takes bash back to its next line, so the status of the cell has a line of its own before it.
         lines = (
             f"{before}\n"
-            f"IFS= read -r -u {CELLS} -d '' __gamebox_cell; eval \"$__gamebox_cell\" </dev/null {CELLS}<&- {STATUS}>&-;"
-            f" printf '%s %s\\0' {self._serial} $? >&{STATUS}\n"
+            f"IFS= read -r -u {self._bash_reads} -d '' __gamebox_cell;"
+            f" eval \"$__gamebox_cell\" </dev/null {self._bash_reads}<&- {self._bash_writes}>&-;"
+            f" printf '%s %s\\0' {self._serial} $? >&{self._bash_writes}\n"
         )
         writing = asyncio.ensure_future(self._write(lines.encode("utf-8", "replace"), code.encode("utf-8", "replace") + b"\0"))
         try:
@@ -182,7 +184,7 @@ class BashShell:
         # After it bash reads its next line, unless the cell had just ended: then this comes too late to count. The first line is
         # only read; for what bash has started by then it waits before the second one.
         with contextlib.suppress(OSError):
-            os.write(self._in, f":\nprintf '%s 130\\0' {serial} >&{STATUS}\n".encode())
+            os.write(self._in, f":\nprintf '%s 130\\0' {serial} >&{self._bash_writes}\n".encode())
         asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._interrupt, serial, left - 1)
 
     async def stop(self) -> None:

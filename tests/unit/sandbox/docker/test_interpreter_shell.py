@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,31 @@ def test_cells_of_a_shell(modules: dict[str, ModuleType], tmp_path: Path) -> Non
             await shell.stop()
 
     asyncio.run(work())
+
+
+def test_a_shell_starts_whatever_descriptors_are_open(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    """The interpreter has some more with each shell: one of its pipes may have the number that bash is to see another one under."""
+
+    async def cell() -> str:
+        shell, outputs = modules["bash_shell"].BashShell(str(tmp_path)), modules["outputs"].Outputs()
+        try:
+            async with asyncio.timeout(5):
+                await shell.start()
+                await shell.run("echo here", {}, outputs)
+        finally:
+            await shell.stop()
+        return texts(await lines(outputs), "stdout")
+
+    lowest: int = modules["bash_shell"].LOWEST_DESCRIPTOR
+    held: list[int] = []
+    try:
+        while not held or held[-1] <= lowest:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+            if held[-1] > lowest - 16:
+                assert asyncio.run(cell()) == "here\n", held[-1]
+    finally:
+        for each in held:
+            os.close(each)
 
 
 def test_a_shell_is_interrupted_and_dies(modules: dict[str, ModuleType], tmp_path: Path) -> None:
