@@ -57,7 +57,7 @@ def with_history(repo: Path, work: Path, script: str) -> list[str]:
 
 
 WITHOUT_HISTORY = ("embedded_bare", "linked_git_folder", "foreign_pointer", "pointer_that_proves_itself", "linked_submodule")
-COMMANDS: tuple[Command, ...] = (agent_command, agent_without_log, batch_command, with_history)
+COMMANDS: tuple[Command, ...] = (agent_command, batch_command, with_history)
 
 
 @pytest.fixture

@@ -221,6 +221,7 @@ REFUSED: dict[str, tuple[Members | bytes | Callable[[], Members], str]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("what", REFUSED)
 def test_an_archive_that_lies_is_refused(what: str) -> None:
     members, reason = REFUSED[what]
