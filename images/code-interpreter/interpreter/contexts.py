@@ -55,6 +55,7 @@ class Context:
         self._turn = asyncio.Lock()
         self._starting = asyncio.Lock()
         self._waiting = 0
+        self._closed = False
         self._loss = ""
 
     def data(self) -> dict[str, str]:
@@ -64,9 +65,13 @@ class Context:
     async def ready(self) -> PythonKernel | BashShell:
         """Return its kernel, which runs. Raises KernelDiedError."""
         async with self._starting:
-            if self._kernel is not None and self._kernel.alive:
-                return self._kernel
-            await self._stop()
+            if self._closed:
+                raise KernelDiedError("The context was removed.")
+            if self._kernel is not None:
+                if self._kernel.alive:
+                    return self._kernel
+                await self._stop()
+                raise KernelDiedError("The kernel had ended before this code, which was not run.")
             kernel = _new_kernel(self.language, self.cwd)
             try:
                 await kernel.start()
@@ -104,7 +109,11 @@ class Context:
             running = asyncio.ensure_future(kernel.run(code, env, outputs))
             await asyncio.shield(running)
         except KernelDiedError as error:
-            outputs.error(RESTARTED, f"{error} Its variables are lost; the next execution has a new one.")
+            async with self._starting:
+                if self._kernel is not None and not self._kernel.alive:
+                    await self._stop()
+            lost = f"{error} Its variables are lost; the next execution has a new one."
+            outputs.error(RESTARTED, "The context was removed." if self._closed else lost)
         except Exception as error:  # noqa: BLE001  # a bug of ours: whoever waits is told
             outputs.error("InternalError", f"{type(error).__name__}: {error}")
         except asyncio.CancelledError:
@@ -137,7 +146,8 @@ class Context:
         await self.ready()
 
     async def close(self) -> None:
-        """End it."""
+        """End it. What waits for it is not run."""
+        self._closed = True
         async with self._starting:
             await self._stop()
 

@@ -39,18 +39,25 @@ class Outputs:
 
     def stream(self, name: str, text: str, timestamp: str) -> None:
         """Add text of stdout or stderr; what does not fit is left out."""
+        if not self._room:
+            self.leave_out(len(text.encode("utf-8", "replace")))
+            return
         message = {"type": name, "text": text, "timestamp": timestamp}
         if len(line := _line(message)) > self._room:
             fits = text
             while fits and len(line) > self._room:
                 fits = fits[: int(len(fits) * self._room / len(line) * 0.99)]
                 line = _line({**message, "text": fits})
-            self._left_out += len(text[len(fits) :].encode("utf-8", "replace"))
+            self.leave_out(len(text[len(fits) :].encode("utf-8", "replace")))
             self._room = 0
             line = line if fits else b""
         self._room = max(0, self._room - len(line))
         if line:
             self._push(line)
+
+    def leave_out(self, size: int) -> None:
+        """Count bytes that were left out."""
+        self._left_out += max(0, size)
 
     def result(self, data: dict[str, Any], *, is_main: bool) -> None:
         """Add a result, by the MIME types of the kernel; one that does not fit is left out whole."""
@@ -68,7 +75,7 @@ class Outputs:
             found["text"] = text[1:-1]
         line = _line({**found, "extra": extra})
         if len(line) > self._room:
-            self._left_out += len(line)
+            self.leave_out(len(line))
             return
         self._room -= len(line)
         self._push(line)

@@ -151,6 +151,8 @@ class PythonKernel:
             outputs.result(dict(content["data"]), is_main=kind == "execute_result")
         elif kind == "error":
             _add_error(outputs, content)
+        elif kind == "gamebox_left_out":
+            outputs.leave_out(int(content["bytes"]))
         elif kind == "execute_input":
             outputs.count(int(content["execution_count"]))
 
