@@ -128,7 +128,7 @@ _INTERPRETER = (
         "the same in version 2.11.5, with a few tests of ours",
         ("e2b-code-interpreter==2.11.5", *_PYTEST),
         _interpreter_smoke,
-        tests=8,
+        tests=11,
         service=(),
         env=env,
     ),

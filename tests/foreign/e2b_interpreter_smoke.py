@@ -79,6 +79,36 @@ def test_what_runs_too_long_and_what_dies(sandbox: Any) -> None:
     assert sandbox.run_code("'anew'").text == "anew", "the server is started again"
 
 
+def test_interrupts_lose_nothing(sandbox: Any) -> None:
+    with pytest.raises(TimeoutException):
+        sandbox.run_code("awaited = 1; import asyncio; await asyncio.sleep(300)", timeout=2)
+    assert sandbox.run_code("awaited").text == "1"
+    context = sandbox.create_code_context(language="bash")
+    for code in ("sleep 300", f"sleep 300; : {'x' * 200_000}"):
+        with pytest.raises(TimeoutException):
+            sandbox.run_code(code, context=context, timeout=0.5, envs={"OF_ONE": "x"})
+        assert sandbox.run_code("echo ${OF_ONE-none}", context=context).logs.stdout == ["none\n"]
+    sandbox.remove_code_context(context)
+
+
+def test_what_programs_print_is_there_when_the_cell_ends(sandbox: Any) -> None:
+    code = "import os, subprocess; subprocess.run('seq 1 20000', shell=True); os.write(2, 'ä'.encode()); None"
+    expected = "".join(f"{number}\n" for number in range(1, 20001))
+    for _ in range(20):
+        found = sandbox.run_code(code).logs
+        assert ("".join(found.stdout), "".join(found.stderr)) == (expected, "ä")
+
+
+def test_memory_does_not_grow_with_what_is_printed(sandbox: Any) -> None:
+    much = sandbox.run_code("for _ in range(1500): print('x' * 1_000_000)")
+    assert sum(map(len, much.logs.stdout)) < 32 << 20
+    assert "bytes of output were left out" in "".join(much.logs.stderr)
+    peaks = "import resource; resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024"
+    assert int(sandbox.run_code(peaks).text) < 800
+    server = "grep VmHWM /proc/$(pgrep -of [g]amebox-interpreter/server.py)/status | tr -dc 0-9"
+    assert int(sandbox.commands.run(server).stdout) // 1024 < 800
+
+
 def test_it_goes_on_after_a_pause(sandbox: Any) -> None:
     sandbox.run_code("paused = 1")
     sandbox.pause()

@@ -107,6 +107,13 @@ class Stream(OutStream):
         self.flush()
 
 
+class NoOutputs(dict[int, list[Any]]):
+    """Keeps nothing: IPython would keep all that each cell puts out for as long as the kernel lives, to save it as a notebook."""
+
+    def __missing__(self, key: int) -> list[Any]:
+        return []
+
+
 class Kernel(IPythonKernel):
     """Runs each cell with the variables that its request has; afterwards they are as before."""
 
@@ -247,6 +254,7 @@ def main() -> None:
     app.initialize(sys.argv[1:])
     shell = app.shell
     shell.colors = "NoColor"
+    shell.history_manager.outputs = NoOutputs()
     shell.display_formatter.formatters["text/plain"].max_seq_length = 0
     for mime, formatter in (
         ("e2b/data", DataFormatter),
