@@ -255,6 +255,13 @@ def test_a_kernel_of_jupyter_keeps_its_promises(docker_env: Callable[..., Docker
     flood = cell("for n in range(60_000): print('y' * 99)")
     assert (flood["result"]["total_chars"], flood["result"]["truncated"]) == (6_000_000, True)
     assert len(flood["result"]["output"]) < 40_000
+    each_a_message = cell("for n in range(10_000): print('z', flush=True)")
+    assert each_a_message["result"]["total_chars"] == 20_000, "none is dropped"
+    for _ in range(40):  # what other programs print is there when the cell ends
+        assert cell("import os; os.write(1, 'ä'.encode()); None")["result"]["output"] == "ä"
+    assert cell("import subprocess; subprocess.run('seq 9999', shell=True); None")["result"]["total_chars"] == 48_888
+    assert cell("import asyncio; await asyncio.sleep(600)", timeout_seconds=1)["code"] == "timeout"
+    assert cell("x")["result"]["output"] == "20\n", "an interrupt of what awaits loses nothing"
     shown = cell(
         "from IPython.display import display, Image\ndisplay(Image(data=bytes.fromhex('89504e470d0a1a0a') + bytes(900)))"
     )

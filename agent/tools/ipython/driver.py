@@ -68,6 +68,60 @@ class Patience:
             self._steps.pop()()
 
 
+# Run in a kernel of Jupyter before the first cell.
+# - What programs write to its descriptors 1 and 2 is read by a thread of ipykernel, which may come too late: the output was
+#   missing, or came with the next cell. The thread here shares that with the end of each cell, and waits for what it has read to be
+#   sent.
+# - A socket that publishes drops what is above 1000 messages that nobody has read, unless it is told to wait.
+# - With a signal handler of its own, the kernel's loop wakes up for an interrupt while a cell awaits something.
+SET_UP = """
+def set_up():
+    import asyncio, codecs, contextlib, fcntl, os, select, signal, sys, termios, threading, zmq
+    publisher = sys.stdout.pub_thread
+
+    def watch(stream, number):
+        decoder, reading = codecs.getincrementaldecoder("utf-8")("replace"), threading.Lock()
+
+        def take():
+            waiting = int.from_bytes(fcntl.ioctl(stream._fid, termios.FIONREAD, bytes(4)), sys.byteorder)
+            if waiting:
+                stream.write(decoder.decode(os.read(stream._fid, min(waiting, 1 << 16))))
+            return waiting
+
+        def read():
+            unsent = 0
+            with contextlib.suppress(OSError, ValueError):
+                while select.select([stream._fid], [], []):
+                    with reading:
+                        unsent += take()
+                    if unsent > 1 << 17:
+                        sent, unsent = threading.Event(), 0
+                        publisher.schedule(lambda: (stream._flush(), sent.set()))
+                        sent.wait()
+
+        def settle(*_):
+            with reading, contextlib.suppress(OSError, ValueError):
+                for _ in range(64):  # what is in the background may write without an end
+                    if not take():
+                        break
+
+        stream._should_watch = False
+        os.write(number, b"\\n")  # the thread of ipykernel ends with this, and does not show it
+        stream.watch_fd_thread.join()
+        threading.Thread(target=read, daemon=True).start()
+        get_ipython().events.register("post_run_cell", settle)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGURG, lambda: None)
+    publisher.schedule(lambda: publisher.socket.setsockopt(zmq.XPUB_NODROP, 1))
+    watch(sys.stdout, 1)
+    watch(sys.stderr, 2)
+
+
+set_up()
+del set_up
+"""
+
+
 class Jupyter:
     """A kernel of Jupyter, reached through sockets in a folder of its own; no port is opened."""
 
@@ -84,12 +138,13 @@ class Jupyter:
         self._client = self._manager.blocking_client()
         self._client.start_channels()
         self._client.wait_for_ready(timeout=START_SECONDS)
+        self.run(SET_UP, START_SECONDS, silent=True)
 
-    def run(self, code: str, seconds: float) -> dict[str, Any]:
-        """What the cell printed and answered, how it ended, and how the kernel died if it did."""
+    def run(self, code: str, seconds: float, silent: bool = False) -> dict[str, Any]:
+        """What the cell printed and answered, how it ended, and how the kernel died if it did; a ``silent`` one is not counted."""
         kept = Kept()
         patience = Patience(seconds, self._manager.interrupt_kernel, self._kill)
-        ident = self._client.execute(code, allow_stdin=False, stop_on_error=False)
+        ident = self._client.execute(code, silent=silent, allow_stdin=False, stop_on_error=False)
         ok, over = True, False
         while not over:
             patience.look()
