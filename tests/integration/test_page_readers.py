@@ -39,7 +39,8 @@ def readers(env: DockerEnvironment) -> list[HostProcess]:
 
 def test_it_is_confined_like_a_command(env: DockerEnvironment) -> None:
     ident = env.run("exec sleep 600", background=True).unwrap().id
-    sleeper = next(process for process in of_commands(env) if process.args.endswith("sleep 600"))
+    sleeper = eventually(lambda: next((each for each in of_commands(env) if each.args == "sleep 600"), None))
+    assert sleeper, "bash becomes it"
     names = ("Uid", "Gid", "Groups", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Seccomp_filters")
     found = [status(process.pid, names) for process in (open_page(env), sleeper)]
     assert found[0] == found[1]
