@@ -94,9 +94,10 @@ def set_up():
                 while select.select([stream._fid], [], []):
                     with reading:
                         unsent += take()
-                    if unsent > 1 << 17:
+                    if unsent > 1 << 15:
                         sent, unsent = threading.Event(), 0
-                        publisher.schedule(lambda: (stream._flush(), sent.set()))
+                        publisher.schedule(stream._flush)
+                        publisher.schedule(sent.set)
                         sent.wait()
 
         def settle(*_):
