@@ -14,22 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .base import Change, HostArguments, Request
-    from .commands import (
-        EndSession,
-        EndSessionResult,
-        Kill,
-        KillResult,
-        Logs,
-        LogsResult,
-        OomVictim,
-        OpenSession,
-        OpenSessionResult,
-        Run,
-        RunResult,
-        Sessions,
-        SessionsResult,
-        SessionState,
-    )
+    from .commands import Kill, KillResult, Logs, LogsResult, OomVictim, Run, RunResult
     from .files import (
         Candidate,
         Delete,
@@ -76,6 +61,15 @@ if TYPE_CHECKING:
         StepResult,
     )
     from .result import Result
+    from .sessions import (
+        EndSession,
+        EndSessionResult,
+        OpenSession,
+        OpenSessionResult,
+        Sessions,
+        SessionsResult,
+        SessionState,
+    )
     from .state import (
         ChangedPath,
         ChangesResult,
@@ -183,9 +177,9 @@ __all__ = [
 ]
 
 # In the order in which models are offered them.
-_FAMILIES = ("files", "commands", "terminals", "waiting", "pages", "usage")
+_FAMILIES = ("files", "commands", "sessions", "terminals", "waiting", "pages", "usage")
 # In the order in which a name is looked for: most programs run commands.
-_MODULES = ("table", "base", "result", "commands", "files", "terminals", "waiting", "pages", "usage", "state")
+_MODULES = ("table", "base", "result", "commands", "files", "sessions", "terminals", "waiting", "pages", "usage", "state")
 
 
 def load() -> None:

@@ -1,4 +1,4 @@
-"""The operations on commands and sessions."""
+"""The operations on commands."""
 
 from __future__ import annotations
 
@@ -323,15 +323,14 @@ def _with_encoding_notice(answer: Answer) -> Answer:
     return answer._replace(notices=({"code": "output_not_text"},)) if replaced else answer
 
 
-# What bash, dash and busybox print of a command's own text; the name before it is theirs.
-_SYNTAX_ERROR = re.compile(
-    r"^\S*sh: (?:eval: line (\d{1,9}): (?:syntax error|unexpected EOF while)|(\d{1,9}): (?:eval: )?Syntax error: )", re.MULTILINE
-)
+# What bash, dash and busybox print of a command's own text; the name before it is theirs. Few programs ever look for it, and
+# compiling it takes longer than a command.
+_SYNTAX_ERROR = r"(?m)^\S*sh: (?:eval: line (\d{1,9}): (?:syntax error|unexpected EOF while)|(\d{1,9}): (?:eval: )?Syntax error: )"
 
 
 def _syntax_error_line(result: RunResult) -> int | None:
     """Return the number of the line that the shell could not parse, or None if it parsed all of them or does not say."""
-    found = _SYNTAX_ERROR.search(result.stderr) if result.exit_code in (1, 2) else None
+    found = re.search(_SYNTAX_ERROR, result.stderr) if result.exit_code in (1, 2) else None
     return None if found is None else int(found[1] or found[2])
 
 
@@ -471,84 +470,6 @@ class Kill(Request):
 
     id: str = Field(min_length=1, max_length=64, description="Id of the command.")
     signal: SignalName | None = Field(None, description="Signal to send to all processes of the command instead.")
-    user: User = None
-
-
-class OpenSessionResult(Result):
-    """The new session; ``cwd`` is the folder that its first command starts in."""
-
-    session: str
-    cwd: str
-
-    def to_text(self, chars: int = SHOWN_CHARS) -> str:  # noqa: ARG002
-        """Return one line about it."""
-        return f"The session {self.session!r} is open and starts in {self.cwd}."
-
-
-@operation(
-    "open_session",
-    OpenSessionResult,
-    for_models=False,
-    method_notes="A session that exists already is the failure ``session_exists``.",
-)
-class OpenSession(Request):
-    """Make a session of run; it fails if there is one of that name."""
-
-    session: str = Field(min_length=1, max_length=64, description="Name of the session.")
-    user: User = None
-
-
-class SessionState(BaseModel):
-    """One session: its next command starts in ``cwd``, and waits as long as the session is ``busy`` with another."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    name: str = Field(max_length=64)
-    cwd: str = Field(max_length=8192)
-    busy: bool = False
-
-
-class SessionsResult(Result):
-    """The sessions of one user, those that ``run`` made by itself included."""
-
-    sessions: tuple[SessionState, ...] = Field((), max_length=4096)
-
-    def to_text(self, chars: int = SHOWN_CHARS) -> str:  # noqa: ARG002
-        """Return one line for each session."""
-        lines = [f"{each.name} in {each.cwd}{', in use' if each.busy else ''}" for each in self.sessions]
-        return "\n".join(lines) or "There is no session."
-
-
-@operation(
-    "sessions",
-    SessionsResult,
-    repeatable=True,
-    for_models=False,
-    method_notes="It lists those that ``run`` and ``open_session`` have made and ``end_session`` has not ended.",
-)
-class Sessions(Request):
-    """List the sessions of run."""
-
-    user: User = None
-
-
-class EndSessionResult(Result):
-    """``existed`` is false if there was no such session."""
-
-    session: str
-    existed: bool = False
-
-    def _words(self) -> str:
-        """Return one line that says what became of the session."""
-        if self.existed:
-            return f"[the session {self.session!r} was ended: its folder and variables are forgotten]"
-        return f"[there is no session {self.session!r}, so nothing was done]"
-
-
-@operation("end_session", EndSessionResult, method_notes="With ``user``, it is that user's session of that name.")
-class EndSession(Request):
-    """Forget a session of run: its folder, variables and functions. The number of sessions is limited; commands in it go on."""
-
-    session: str = Field(min_length=1, max_length=64, description="Name of the session.")
     user: User = None
 
 
