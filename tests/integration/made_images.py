@@ -16,6 +16,7 @@ import docker
 import docker.errors
 
 from sandbox.docker.engine import locks
+from sandbox.docker.images.images import ensure_image
 
 BARE_FOLDERS = ("bin", "etc", "tmp")
 
@@ -80,24 +81,22 @@ def remove_image(client: docker.DockerClient, name: str) -> None:
 
 
 POSTGRES = """
-FROM gamebox/base
-RUN apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \\
-    postgresql python3-psycopg2 && rm -rf /var/lib/apt/lists/*
+FROM gamebox/postgres
 USER postgres
 WORKDIR /var/lib/postgresql
 ENV PGDATA=/var/lib/postgresql/data
 RUN echo secret >/tmp/password && cd /usr/lib/postgresql/*/bin && ln -s $PWD /var/lib/postgresql/bin && \\
     ./initdb --auth-host=scram-sha-256 --pwfile=/tmp/password && rm /tmp/password
-CMD ["/var/lib/postgresql/bin/postgres", "-c", "fsync=off"]
+CMD ["/var/lib/postgresql/bin/postgres", "-c", "fsync=off", "-c", "unix_socket_directories=/tmp"]
 """
 
 
 def postgres_image(client: docker.DockerClient) -> str:
     """An image with Debian's PostgreSQL and its driver for Python; its server trusts its own user, all others by "secret".
 
-    Made once for a gamebox/base (a minute; from the package mirror of its sources), whichever process needs it first.
+    Made once for a gamebox/postgres (a minute if that has to be made first), whichever process needs it first.
     """
-    base = str(client.api.inspect_image("gamebox/base")["Id"])
+    base = ensure_image(client, "gamebox/postgres", report=print)
     tag = hashlib.sha256(f"{base}{POSTGRES}".encode()).hexdigest()[:12]
     name = f"gamebox-test/postgres:{tag}"
     with locks.exclusive("test-images"):
