@@ -48,7 +48,7 @@ from . import operations as op
 from .envelope import Envelope, Failure
 from .errors import ErrorCode, SandboxError
 from .limits import Limits
-from .operations import OPERATIONS, HostArguments, Request
+from .operations import OPERATIONS, Request
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -236,17 +236,16 @@ class AsyncEnvironment(GeneratedCoroutines):
     async def _call_awaited(
         self, env: SandboxedEnvironment, operation: str, args: Mapping[str, Any], watch: Watch | None
     ) -> Envelope[Any]:
-        given = check_call(OPERATIONS[operation], args)
-        answer = await self._execute_awaited(env, operation, HostArguments(given), watch)
+        given, request = check_call(OPERATIONS[operation], args)
+        answer = await self._answer_awaited(env, request or env.validated(operation, given), watch)
         raise_if_closed(answer)
         return answer
 
-    async def _execute_awaited(
-        self, env: SandboxedEnvironment, operation: str, args: Mapping[str, Any], watch: Watch | None
+    async def _answer_awaited(
+        self, env: SandboxedEnvironment, request: Request | Failure[Any], watch: Watch | None
     ) -> Envelope[Any]:
         started = time.monotonic()
         answer: Envelope[Any]
-        request = env.validated(operation, args)
         if isinstance(request, Failure):
             answer = request
         else:
@@ -347,7 +346,7 @@ class AsyncEnvironment(GeneratedCoroutines):
         named: object = operation  # by callers whose types nobody has checked
         request = OPERATIONS.get(named) if isinstance(named, str) else None
         if (sandbox := self._awaited(request, watch)) is not None:
-            return await self._execute_awaited(sandbox, operation, args, watch)
+            return await self._answer_awaited(sandbox, sandbox.validated(operation, args), watch)
         return await self._watched(partial(self.environment.execute, operation, args), request, watch)
 
     async def perform(self, request: Request, watch: Watch | None = None) -> Envelope[Any]:

@@ -27,21 +27,24 @@ T = TypeVar("T")
 _SINGLE = frozenset({type(None), str, bytes, bool, int, float})
 
 
-def check_call(request: type[op.Request], args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without those that say None where that is the default, as most of a call do.
+def check_call(request: type[op.Request], args: Mapping[str, Any]) -> tuple[op.HostArguments, op.Request | None]:
+    """Return the arguments of a call and the request that they are; None for that if a value is out of range.
 
+    Arguments that say None where that is the default, as most of a call do, are left out.
     Raises TypeError for an option that ``request`` does not have, one that is missing, or a value of a wrong type.
     A value of the right type that is out of range is not a wrong call: it is the failure ``invalid_arguments``.
     Nothing is converted, as JSON of models is: "5" is not a number, and 1 is not True. Any collection may be given as a list,
     any mapping as a dict, an int as a float.
     """
-    given = {name: value for name, value in args.items() if value is not None or name not in request.none_by_default}
+    given = op.HostArguments(
+        {name: value for name, value in args.items() if value is not None or name not in request.none_by_default}
+    )
     plain = {name: _plain(value) for name, value in given.items()}
     try:
-        request.model_validate(plain, strict=True)
+        return given, request.model_validate(plain, strict=True)
     except validation_error() as error:
         raise_if_wrong_call(request, error, args)
-    return given
+        return given, None
 
 
 def validation_error() -> type[ValidationError]:

@@ -20,7 +20,7 @@ from sandbox.pipe.following import CommandOutput, Following
 from sandbox.pipe.stdin import is_source
 from sandbox.pipe.watching import CancelToken, OnOutput, Watch
 
-from .call_errors import check_call, check_cancel, raise_if_closed
+from .call_errors import check_cancel
 from .generated.methods import GeneratedMethods, RunOptions
 from .sessions import Session
 
@@ -49,12 +49,9 @@ class OperationMethods(GeneratedMethods):
     ) -> Envelope[op.RunResult]:
         return self._carried_out("run", args, prepare_run(args, on_output, cancel))
 
+    @abstractmethod
     def _carried_out(self, operation: str, args: Mapping[str, Any], watch: Watch | None) -> Envelope[Any]:
         """Return what ``execute`` answers. Raises TypeError for a wrong call, SandboxError ``sandbox_closed``."""
-        given = check_call(op.OPERATIONS[operation], args)
-        answer = self.execute(operation, op.HostArguments(given), watch=watch)
-        raise_if_closed(answer)
-        return answer
 
     @abstractmethod
     def upload(self, data_or_path: bytes | str | os.PathLike[str], path: str) -> Envelope[op.UploadResult]:

@@ -57,6 +57,8 @@ TimeoutSeconds = Annotated[
 ]
 
 
+_NOT_SENT, _OF_TERMINALS = frozenset({"stdin", "request_id", "secrets"}), frozenset({"rows", "cols"})
+
 # What ``join_segments`` puts where the guest has cut.
 _CUT = re.compile(r"(\n\[\.\.\. \d+ bytes cut[^\n]*\.\.\.\]\n)")
 
@@ -231,9 +233,7 @@ class Run(Change):
         keep = min(limits.keep_output_bytes, most) if self.keep_output_bytes is None else self.keep_output_bytes
         if keep > most:
             raise _invalid(f"keep_output_bytes is {value_text(keep)}, at most {most}")
-        # With an id, the guest compares them with those of the first time, which an earlier version may have sent.
-        shortened = self.request_id is None
-        args = self.model_dump(mode="json", exclude={"stdin", "request_id", "secrets"}, exclude_none=shortened)
+        args = self.guest_arguments()
         args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=self._cpu_seconds(limits))
         args["stays_open"] = self.wait_seconds is not None and self.stdin is None
         silence = SILENCE_SECONDS + (self.wait_seconds or 0) if self.background else timeout
@@ -247,6 +247,14 @@ class Run(Change):
         )
         stdin = self.stdin.encode("utf-8", "surrogateescape") if isinstance(self.stdin, str) else self.stdin or b""
         return self.reading_from(prepared, stdin) if len(stdin) > INLINE_BYTES else prepared._replace(stdin=stdin)
+
+    def guest_arguments(self) -> dict[str, Any]:
+        """See the base class; what the guest takes for None or False by itself is left out."""
+        if self.request_id is not None:  # it compares them with those of the first time, which an earlier version may have sent
+            return self.model_dump(mode="json", exclude=set(_NOT_SENT))
+        left_out = _NOT_SENT if self.pty else _NOT_SENT | _OF_TERMINALS
+        fields = self.__dict__.items()  # half the time of a dump
+        return {name: value for name, value in fields if value is not None and value is not False and name not in left_out}
 
     def _timeout_seconds(self, limits: Limits) -> float | None:
         timeout = self.timeout_seconds

@@ -87,7 +87,7 @@ class Commands:
     def run(self, args: dict[str, Any], stdin: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the reply to ``run``. Raises OperationError for a command that is not in the table."""
         session: Any = args.get("session")
-        background = args["background"]
+        background = bool(args.get("background"))
         if args.get("user") not in (None, "agent", "1000"):
             raise Fault("user_not_allowed", user=args["user"], own="agent")
         if args.get("needs_session") and session not in self._state:
