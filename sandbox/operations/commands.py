@@ -237,16 +237,18 @@ class Run(Change):
         args.update(timeout_seconds=timeout, keep_output_bytes=keep, cpu_seconds=self._cpu_seconds(limits))
         args["stays_open"] = self.wait_seconds is not None and self.stdin is None
         silence = SILENCE_SECONDS + (self.wait_seconds or 0) if self.background else timeout
+        stdin = self.stdin.encode("utf-8", "surrogateescape") if isinstance(self.stdin, str) else self.stdin or b""
+        streams = len(stdin) > INLINE_BYTES
         prepared = Prepared(
             args,
             timeout_seconds=math.inf if silence is None else silence,
             max_reply_bytes=MAX_REPLY + keep,
             request_id=self.request_id,
+            stdin=b"" if streams else stdin,
             secret_names=self.secrets,
             waits_for_command=not self.background,
         )
-        stdin = self.stdin.encode("utf-8", "surrogateescape") if isinstance(self.stdin, str) else self.stdin or b""
-        return self.reading_from(prepared, stdin) if len(stdin) > INLINE_BYTES else prepared._replace(stdin=stdin)
+        return self.reading_from(prepared, stdin) if streams else prepared
 
     def guest_arguments(self) -> dict[str, Any]:
         """See the base class; what the guest takes for None or False by itself is left out."""

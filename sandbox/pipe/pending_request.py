@@ -281,7 +281,7 @@ class PendingRequest:
 
         A request that a cut keeps from being sent is sent again with what follows the cut. Raises SandboxError.
         """
-        with contextlib.suppress(Cut):
+        try:
             if on_sent is None and body is None and watching is NOTHING and feeding is NOTHING and len(blob) < SHORT:
                 self.ask(pipe, kind, fields, blob)
             else:
@@ -290,6 +290,8 @@ class PendingRequest:
                 on_sent()
             if body is not None:
                 self.send_body(pipe, body)
+        except Cut:
+            pass
         with watching, feeding:
             return self.wait_for_reply(pipe, sink)
 

@@ -123,7 +123,8 @@ class GuestOperations(Environment):
         of_services = self._services.notices()
         notices = (*self._owed_notices(), *self._notices_in(fields), *of_services)
         hear(notices)
-        notices = (*notices, *notices_of(list(of_result)))
+        if of_result:
+            notices = (*notices, *notices_of(list(of_result)))
         fault = fields.get("fault")
         if fault is None:
             if result is None:

@@ -127,6 +127,8 @@ class Output:
 
     def settle(self) -> None:
         """Free memory after the command has ended and its result is known: beyond SETTLED_BYTES only the spill file is kept."""
+        if not self.total:  # most commands print nothing
+            return
         if self._held() <= SETTLED_BYTES:
             # Joined, because a command that writes byte by byte leaves pieces that take a hundred times its output. The stream of
             # each piece was in the result and is not needed again.

@@ -77,8 +77,8 @@ class Operation:
         for name, check in self.required.items():
             if name not in args or not check(args[name]):
                 a.refuse(self.name, name, args)
-        for name, check in self.optional.items():
-            if name in args and not check(args[name]):
+        for name, value in args.items():
+            if name in self.optional and not self.optional[name](value):
                 a.refuse(self.name, name, args)
         if self.check is not None:
             self.check(args)

@@ -140,6 +140,19 @@ def test_only_the_hosts_program_gives_a_user(fake: FakeEnvironment) -> None:
     assert [getattr(request, "user", "") for request in fake.requests] == ["root", "root", "root", None] * 3
 
 
+def test_a_method_calls_execute_where_a_subclass_has_its_own(fake: FakeEnvironment) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    class Numbering(FakeEnvironment):
+        def execute(self, operation: str, args: Any, *, watch: Any = None) -> Any:
+            asked.append((operation, dict(args)))
+            return super().execute(operation, {**args, "numbered": True}, watch=watch)
+
+    with Numbering({"a": "1\n2\n"}) as env:
+        assert [env.read("a").unwrap().content, fake.read("a").unwrap().content] == ["     1\t1\n     2\t2\n", "1\n2\n"]
+        assert asked == [("read", {"path": "a", "numbered": False})]
+
+
 def test_what_a_model_asks_for_is_answered_with_envelopes(fake: FakeEnvironment) -> None:
     assert fake.execute("read", {"path": 5}).to_dict()["code"] == "invalid_arguments"
     assert fake.execute("read", {"path": "a", "start": 1}).to_dict()["code"] == "invalid_arguments"

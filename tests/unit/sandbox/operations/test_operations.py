@@ -197,11 +197,17 @@ def test_a_number_that_json_does_not_have_is_no_argument(text: str) -> None:
 
 
 def test_a_run_that_may_be_sent_again_is_sent_as_earlier_versions_did() -> None:
-    """A guest that an earlier version started compares it with the first one; what is None is left out of others."""
+    """A guest that an earlier version started compares it with the first one; what is None or False is left out of others."""
     short = Run.model_validate({"command": "true", "session": None}).prepare(Limits()).args
     again = Run.model_validate({"command": "true", "session": None, "request_id": "r1"}).prepare(Limits()).args
-    assert not {"argv", "cwd", "env", "session", "user", "wait_seconds"} & short.keys()
-    assert {name: value for name, value in again.items() if name not in short} == dict.fromkeys(
-        ("argv", "cwd", "env", "session", "user", "wait_seconds")
-    )
+    left_out = dict.fromkeys(("argv", "cwd", "env", "session", "user", "wait_seconds"))
+    left_out |= {"background": False, "pty": False, "needs_session": False, "rows": 24, "cols": 80}
+    assert {name: value for name, value in again.items() if name not in short} == left_out
     assert short.items() <= again.items()
+
+
+def test_a_run_is_sent_with_all_that_it_says() -> None:
+    said = {"background": True, "needs_session": True, "cwd": "d", "env": {"A": ""}, "user": "0", "wait_seconds": 0.0}
+    args = Run.model_validate({"argv": ["a", "b"], "pty": True, "session": "", **said}).prepare(Limits()).args
+    assert said.items() <= args.items()
+    assert (args["argv"], args["pty"], args["rows"], args["cols"], args["session"]) == (("a", "b"), True, 24, 80, "")
