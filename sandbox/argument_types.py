@@ -27,8 +27,10 @@ def check_types(call: str, **given: tuple[object, type | UnionType]) -> None:
     True and False are no numbers.
     """
     for name, (value, wanted) in given.items():
+        if isinstance(value, wanted) and not isinstance(value, bool):
+            continue
         kinds = get_args(wanted) or (wanted,)
-        if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in kinds and object not in kinds):
+        if not isinstance(value, wanted) or (bool not in kinds and object not in kinds):
             names = " or ".join(_NAMES.get(kind, f"a {kind.__name__}") for kind in kinds)
             raise TypeError(f"{call}(): {name} must be {names}, not {type(value).__name__}.")
 

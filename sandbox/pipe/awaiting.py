@@ -200,7 +200,7 @@ class _Task:
             pending.sent_by = sender
         try:
             with Shield():
-                sent = sender.offer(kind, pending.channel, payload)
+                sent = sender.offer(pending.channel, [(kind, payload)])
         except OSError:
             sent = None  # the transport words it, or has the request sent again
         if not sent:  # the rest of a frame that was begun goes before the next one

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +37,7 @@ OVERSLEPT_SECONDS = 0.05
 # A caller that waits reads the pipe itself for this long, and then leaves it to the process's reader: a short answer comes without
 # a hand-over between threads, and of a long one the hand-over does not matter.
 OWN_SECONDS = 0.02
-# A pipe that has any room takes a frame up to this size, its header included, without waiting.
+# A pipe that has any room takes frames up to this size together, and their headers, without waiting.
 SHORT = 4000
 MORE_PER_LATE_SECOND = 5
 NOTHING = nullcontext()
@@ -68,9 +68,9 @@ class Pipe(Protocol):
         """Read the pipe for up to ``seconds``, until there is something to do for ``pending``, unless another thread does."""
 
     def ask(
-        self, request: PendingRequest, sender: FrameSender, kind: int, payload: bytes | memoryview, seconds: float
+        self, request: PendingRequest, sender: FrameSender, frames: Sequence[tuple[int, bytes | memoryview]], seconds: float
     ) -> bool | None:
-        """Send a short frame, then do what ``read_for`` does. Returns what ``FrameSender.offer`` does."""
+        """Send short frames, then do what ``read_for`` does. Returns what ``FrameSender.offer`` does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -275,21 +275,22 @@ class PendingRequest:
         feeding: AbstractContextManager[object] = NOTHING,
         sink: Sink | None = None,
     ) -> tuple[dict[str, Any], bytes]:
-        """Send the request, with its body, and wait for the reply within ``watching`` and ``feeding``.
+        """Send the request with its body (a tuple if all is known) and wait for the reply within ``watching`` and ``feeding``.
 
         See ``Transport.request`` for the rest.
 
         A request that a cut keeps from being sent is sent again with what follows the cut. Raises SandboxError.
         """
+        short = body is None or (isinstance(body, tuple) and sum(map(len, body)) < SHORT)
         try:
-            if on_sent is None and body is None and watching is NOTHING and feeding is NOTHING and len(blob) < SHORT:
-                self.ask(pipe, kind, fields, blob)
+            if short and on_sent is None and watching is NOTHING and feeding is NOTHING and len(blob) < SHORT:
+                self.ask(pipe, kind, fields, blob, None if body is None else b"".join(body))
             else:
                 self.send(pipe, kind, fields, blob)
-            if on_sent is not None:
-                on_sent()
-            if body is not None:
-                self.send_body(pipe, body)
+                if on_sent is not None:
+                    on_sent()
+                if body is not None:
+                    self.send_body(pipe, body)
         except Cut:
             pass
         with watching, feeding:
@@ -302,13 +303,17 @@ class PendingRequest:
         for part, payload in frames:
             pipe.send_frame(self, sender, part, payload)
 
-    def ask(self, pipe: Pipe, kind: int, fields: dict[str, Any], blob: bytes = b"") -> None:
+    def ask(self, pipe: Pipe, kind: int, fields: dict[str, Any], blob: bytes = b"", body: bytes | None = None) -> None:
         """Send the request; read the pipe from before that, if it is short: the answer may come at once. Raises as ``send``."""
         frames = list(self.frames(kind, fields, blob))
+        if body is not None:
+            frames += [(Kind.DATA, body), (Kind.END, b"")] if body else [(Kind.END, b"")]
+            self.outgoing.use(len(body))
+            self.sent = True
         self.sent_by = sender = pipe.sender
         sent, left = None, OWN_SECONDS if self.deadline is None else self.deadline - time.monotonic()
-        if len(frames) == 1 and len(frames[0][1]) < SHORT:
-            sent = pipe.ask(self, sender, *frames[0], min(left, OWN_SECONDS))
+        if sum(len(payload) for _, payload in frames) < SHORT:
+            sent = pipe.ask(self, sender, frames, min(left, OWN_SECONDS))
         if sent is False:  # the rest goes before the next frame
             pipe.send_frame(self, sender, Kind.PING)
         for part, payload in frames if sent is None else ():

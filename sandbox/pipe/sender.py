@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from sandbox.guest.protocol import wire
@@ -84,15 +84,21 @@ class FrameSender:
                 shield.deliver()
             self._sink.has_room(min(left, TURN_SECONDS))
 
-    def offer(self, kind: int, channel: int, payload: bytes | memoryview) -> bool | None:
-        """Send one frame without waiting: True if all of it was sent, None if nothing. Raises OSError. Call it within a Shield.
+    def offer(self, channel: int, frames: Sequence[tuple[int, bytes | memoryview]]) -> bool | None:
+        """Send a frame, or several short ones, without waiting: True if all of it was sent, None if nothing. Raises OSError.
 
-        False if it was begun: the next frame is sent after the rest.
+        False if a part was sent: the next frame is sent after the rest. Several are written at once, so that the guest wakes once.
+        Call it within a Shield.
         """
         with self._lock:
             if not self._flush():
                 return None
-            self._begin(kind, channel, payload)
+            unsent = []
+            for kind, payload in frames:
+                self._begin(kind, channel, payload)
+                unsent += [self._unsent, self._rest]
+            if len(frames) > 1:
+                self._unsent, self._rest = memoryview(b"".join(unsent)), memoryview(b"")
             return self._flush()
 
     def reroute(self, change: Callable[[], object]) -> bool:

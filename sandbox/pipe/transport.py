@@ -12,7 +12,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sandbox.errors import SandboxUnavailableError
@@ -307,7 +307,7 @@ class Transport:
         self._reading.read_for(pending, seconds)
 
     def ask(
-        self, request: PendingRequest, sender: FrameSender, kind: int, payload: bytes | memoryview, seconds: float
+        self, request: PendingRequest, sender: FrameSender, frames: Sequence[tuple[int, bytes | memoryview]], seconds: float
     ) -> bool | None:
         """See ``pending_request.Pipe``."""
         sent: bool | None = None
@@ -315,7 +315,7 @@ class Transport:
         def send() -> bool:
             nonlocal sent
             try:
-                sent = sender.offer(kind, request.channel, payload)
+                sent = sender.offer(request.channel, frames)
             except OSError:  # worded by ``send_frame``, which tries again
                 pass
             return bool(sent)

@@ -47,13 +47,14 @@ class GuestTransfers(GuestOperations):
         data_or_path: bytes | str | os.PathLike[str],
         path: str,
         mode: int | None = None,
-        passing: Callable[[Iterable[bytes]], Iterable[bytes]] = iter,
+        passing: Callable[[Iterable[bytes]], Iterable[bytes]] | None = None,
     ) -> Envelope[op.UploadResult]:
         def work(started: float) -> Envelope[op.UploadResult]:
             from sandbox.transfers.copying import outgoing
 
             kind, own_mode, pieces = outgoing(data_or_path, self.limits.transfer_bytes)
-            return self._sent(kind, passing(pieces), path, own_mode if mode is None else mode, started)
+            body = pieces if passing is None else passing(pieces)
+            return self._sent(kind, body, path, own_mode if mode is None else mode, started)
 
         return self.hidden.envelope(self._answered(op.Upload, work))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +221,9 @@ def test_a_frame_that_the_pipe_takes_in_part_is_sent_whole_before_the_next() -> 
     with talk(echo) as (host, _guest):
         offer = host.sender.offer
 
-        def in_part(kind: int, channel: int, payload: bytes | memoryview) -> bool | None:
+        def in_part(channel: int, frames: Sequence[tuple[int, bytes | memoryview]]) -> bool | None:
             with host.sender._lock:
+                ((kind, payload),) = frames
                 host.sender._begin(kind, channel, payload)
             return False
 

@@ -107,6 +107,37 @@ def test_a_body_waits_for_credit() -> None:
         assert max(heard) <= wire.WINDOW
 
 
+def _count_body(guest: ScriptedGuest, request: GuestRequest) -> None:
+    def count() -> None:
+        guest.wait_for(Kind.END, 60)
+        guest.reply(request, b"".join(payload for kind, _, payload in guest.heard if kind == Kind.DATA).hex())
+
+    threading.Thread(target=count, daemon=True).start()
+
+
+@pytest.mark.parametrize("pieces", [(), (b"",), (b"a",), (b"ab", b"", b"c"), (bytes(3800),), (bytes(3999),), (bytes(4000),)])
+def test_a_short_body_goes_with_its_request(pieces: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    with talk(_count_body) as (host, guest):
+        written: list[int] = []
+        send = host.sender._sink.send
+
+        def counting(data: memoryview, timeout_seconds: float) -> int:
+            written.append(len(data))
+            return send(data, timeout_seconds)
+
+        monkeypatch.setattr(host.sender._sink, "send", counting)
+        body = b"".join(pieces)
+        assert host.request("upload", {}, timeout_seconds=60, body=pieces)[0]["result"] == body.hex()
+        assert (len(written) == 1) == (len(body) < 3900), written
+        assert [kind for kind, _, _ in guest.heard][-1] == Kind.END
+
+
+def test_a_short_body_that_a_full_pipe_takes_in_pieces_arrives_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with talk(_count_body) as (host, guest):
+        send_in_pieces(guest, monkeypatch)
+        assert host.request("upload", {}, timeout_seconds=60, body=(b"ab", b"c"))[0]["result"] == b"abc".hex()
+
+
 def test_an_answer_ends_a_body_that_is_not_wanted() -> None:
     def refuse(guest: ScriptedGuest, request: GuestRequest) -> None:
         guest.reply(request, fault={"code": "no_space"})
