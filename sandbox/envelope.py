@@ -15,6 +15,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, StrEnum
 from pathlib import PurePath
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 from uuid import UUID
 
@@ -29,9 +30,22 @@ _WITH_JSON_FORM = (date, time, timedelta, Decimal, Enum, PurePath, UUID)
 Effects = Literal["none", "partial", "unknown"]
 
 
+# The second for which ``now`` was called last, and what is written of it before and behind the milliseconds: to find the offset
+# of the zone takes longer than all the rest.
+_last_second: tuple[int, str, str] = -1, "", ""
+
+
 def now() -> str:
     """Return the present time as ISO 8601 with milliseconds and a zone offset."""
-    return datetime.now(UTC).astimezone().isoformat(timespec="milliseconds")
+    global _last_second
+    at = time_ns() // 10**6
+    second, date_and_time, offset = _last_second
+    if at // 1000 != second:
+        second = at // 1000
+        text = datetime.fromtimestamp(second, UTC).astimezone().isoformat()
+        date_and_time, offset = text[:19], text[19:]
+        _last_second = second, date_and_time, offset
+    return f"{date_and_time}.{at % 1000:03d}{offset}"
 
 
 @dataclass(frozen=True, slots=True)

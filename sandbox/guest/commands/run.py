@@ -196,7 +196,8 @@ class RunRequest:
     def _spec(self) -> Spec:
         """Return what the leader is to start. Raises Fault."""
         args, session = self._args, self._session
-        env = {**session.env, **self._own_env()}
+        own, added = self._own_env(), {}
+        env = {**session.env, **own} if own else session.env
         cwd = session.cwd
         if args.get("cwd"):
             cwd = os.path.join(os.fsdecode(self._processes.place.workspace), args["cwd"])
@@ -212,7 +213,7 @@ class RunRequest:
             adds_shell = self._processes.isolated and "SHELL" not in env and sessions.is_bash(shell[0])
             if adds_shell:
                 uid = self._processes.place.uid if session.user is None else session.user.uid
-                env["SHELL"] = users.find_login_shell(uid)
+                added["SHELL"] = users.find_login_shell(uid)
             argv = sessions.build_shell_argv(
                 shell[0], state_fd, args["command"], carried, plain=self._plain, unexport_shell=adds_shell
             )
@@ -220,6 +221,7 @@ class RunRequest:
             argv,
             env,
             cwd,
+            added=added,
             state_fd=state_fd,
             user=session.user,
             announce=bool(args.get("background")) and args.get("wait_seconds") is None,

@@ -146,7 +146,7 @@ class SessionTable:
 
     def make(self, user: User | None) -> Session:
         """Return a new session without a name."""
-        environ = dict(self._place.environ)
+        environ = self._place.environ
         if user is not None:
             environ = users.build_environment(environ, user)
         return Session(os.fsdecode(self._place.workspace), environ, user)
@@ -299,7 +299,8 @@ def update_session(session: Session, env: dict[str, str], state: State) -> list[
                 variables[name] = session.env[name]
             else:
                 variables.pop(name, None)
-    session.env = variables
+    if variables != session.env:  # else it stays the one that was packed last
+        session.env = variables
     return too_long
 
 

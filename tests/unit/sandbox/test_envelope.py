@@ -5,13 +5,17 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import time
+from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import AgentErrorCode, error_code
+from sandbox import envelope
 from sandbox.envelope import Envelope, Failure, Notice, Success, jsonable
 from sandbox.errors import ErrorCode, SandboxError, SandboxUnavailableError, ToolError
 from sandbox.operations import ReadResult, RunResult
@@ -184,3 +188,18 @@ def test_envelopes_are_short_when_they_are_printed() -> None:
     assert repr(failed) == "Failure(invalid_arguments: Wrong., hint: Read on.)"
     assert repr(Success({"a": 1}, notices=(NOTICE,))) == "Success({'a': 1}, notices: disk_nearly_full)"
     assert len(repr(Success("x" * 100_000))) < 400
+
+
+@pytest.mark.parametrize("at", [0, 1_001, 1774745999_999, 1774746000_000, 1774746000_250, 1793494800_500])
+def test_the_time_of_an_envelope_is_that_of_the_clock(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In milliseconds since 1970. Summer time begins and ends in Berlin at two of these."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        for moment in (at, at + 1, at + 3600_000):
+            monkeypatch.setattr(envelope, "time_ns", lambda moment=moment: moment * 10**6 + 999_999)
+            expected = datetime.fromtimestamp(moment // 1000, ZoneInfo("Europe/Berlin")) + timedelta(milliseconds=moment % 1000)
+            assert envelope.now() == expected.isoformat(timespec="milliseconds")
+    finally:
+        monkeypatch.undo()
+        time.tzset()

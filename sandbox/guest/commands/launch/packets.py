@@ -31,6 +31,8 @@ REFILL = b"R"
 NEXT = b"N"
 GO = b"C"
 _NONE = -1
+# What was packed last: most commands have the variables of the one before.
+_last_variables: list[tuple[Mapping[str, str], bytes]] = [({}, b"")]
 _FD = struct.Struct("@i")
 
 
@@ -55,8 +57,9 @@ def parse_resources(packet: bytes) -> tuple[float, int]:
 class Spec:
     """What a leader is to start: a program with its variables, in the folder ``cwd`` or that of a descriptor if it is None.
 
-    ``user`` is None for the sandbox's own user. ``state_fd`` is the number by which the command knows the file for its shell's
-    state. Raises Fault ``invalid_arguments`` for text that no program can be given.
+    ``env`` must not change afterwards; ``added`` are variables that are not in it. ``user`` is None for the sandbox's own user.
+    ``state_fd`` is the number by which the command knows the file for its shell's state. Raises Fault ``invalid_arguments`` for
+    text that no program can be given.
     """
 
     __slots__ = ("_counts", "_flags", "_strings", "state_fd", "user")
@@ -67,20 +70,20 @@ class Spec:
         env: Mapping[str, str],
         cwd: str | None,
         *,
+        added: Mapping[str, str] | None = None,
         state_fd: int | None = None,
         user: User | None = None,
         announce: bool = False,
         terminal: bool = False,
     ) -> None:
-        strings = [cwd or "", *argv, *[f"{name}={value}" for name, value in env.items()]]
-        try:
-            self._strings = os.fsencode("\0".join(strings)) + b"\0"
-        except UnicodeEncodeError as error:
-            problem = "a character that no program can be given in the command, its folder or its environment"
-            raise Fault("invalid_arguments", problem=problem) from error
-        if self._strings.count(0) != len(strings):
-            raise Fault("invalid_arguments", problem="a NUL character in the command, its folder or its environment")
-        self._counts = (len(argv), len(env), len(self._strings))
+        known, variables = _last_variables[0]
+        if env is not known:
+            variables = _pack_texts([f"{name}={value}" for name, value in env.items()])
+            _last_variables[0] = env, variables
+        added = added or {}
+        more = [f"{name}={value}" for name, value in added.items()]
+        self._strings = _pack_texts([cwd or "", *argv]) + variables + _pack_texts(more)
+        self._counts = (len(argv), len(env) + len(added), len(self._strings))
         self._flags = ANNOUNCE * announce | TERMINAL * terminal | FOLDER_IN_DESCRIPTOR * (cwd is None)
         self.state_fd = state_fd
         self.user = user
@@ -93,3 +96,15 @@ class Spec:
             groups = struct.pack(f"={len(user.groups)}I", *user.groups)
         fd = _NONE if self.state_fd is None else self.state_fd
         return HEADER.pack(self._flags, fd, uid, gid, len(groups) // 4, *self._counts) + groups + self._strings
+
+
+def _pack_texts(texts: list[str]) -> bytes:
+    """Return texts, each with a NUL behind it. Raises Fault ``invalid_arguments``."""
+    try:
+        packed = os.fsencode("".join([f"{text}\0" for text in texts]))
+    except UnicodeEncodeError as error:
+        problem = "a character that no program can be given in the command, its folder or its environment"
+        raise Fault("invalid_arguments", problem=problem) from error
+    if packed.count(0) != len(texts):
+        raise Fault("invalid_arguments", problem="a NUL character in the command, its folder or its environment")
+    return packed
