@@ -19,7 +19,7 @@ class PendingNotices:
         self._pending: deque[dict[str, Any]] = deque(maxlen=MOST_PENDING)
 
     def add(self, notice: dict[str, Any]) -> None:
-        """Send ``notice``, which has an ``id``, with the next answer."""
+        """Send ``notice`` with the next answer; it has an ``id`` if it is about a command."""
         self._pending.append(notice)
 
     def add_end(self, command: Command, left: int) -> None:
@@ -38,13 +38,13 @@ class PendingNotices:
         if isinstance(result, dict) and (result.get("exit_code") is not None or result.get("signal")):
             fields = {"id": result.get("id"), "exit_code": result.get("exit_code"), "signal": result.get("signal")}
             ends.append({"code": "command_ended", **fields})
-        known = {notice["id"] for notice in self._pending}
+        known = {notice.get("id") for notice in self._pending}
         self._pending.extend(notice for notice in ends if notice["id"] not in known)
 
     def remove(self, result: Any) -> None:
         """Forget what is pending about the command of a ``result`` that reached its caller after all."""
         ident = result.get("id") if isinstance(result, dict) else None
-        for notice in [each for each in self._pending if each["id"] == ident]:
+        for notice in [each for each in self._pending if ident is not None and each.get("id") == ident]:
             self._pending.remove(notice)
 
     def take(self, answered: Any) -> list[dict[str, Any]]:
@@ -52,4 +52,4 @@ class PendingNotices:
         notices = []
         while self._pending:
             notices.append(self._pending.popleft())
-        return [notice for notice in notices if notice["id"] != answered or notice["code"] != "command_ended"]
+        return [notice for notice in notices if notice.get("id") != answered or notice["code"] != "command_ended"]

@@ -294,6 +294,8 @@ class RunRequest:
             if (fault := self._fault_of(command)) is not None:
                 answer["fault"] = fault
             self._answer(answer, blob)
+        for notice in processes.headroom.look_late():
+            processes.pending_notices.add(notice)
         self._release_session()
         if not command.running and command.fault is not None:
             processes.commands.pop(command.id, None)
@@ -391,7 +393,8 @@ class RunRequest:
         notices += hits.other_notices
         notices += clues
         out_of_processes = any(notice["code"] == "too_many_processes" for notice in notices)
-        notices += self._processes.headroom.notices(command.stop_reason == "disk", out_of_processes)
+        seconds = command.ended - command.started
+        notices += self._processes.headroom.notices(command.stop_reason == "disk", out_of_processes, seconds)
         result = {
             **_result_so_far(command, output),
             "exit_code": exit_code,

@@ -14,7 +14,6 @@ from ..interaction.conversation import Interaction
 from ..protocol import wire
 from ..protocol.faults import Fault, internal_fault, json_data
 from ..protocol.wire import Kind
-from ..watch.headroom import MUCH_BYTES
 from .answer_sizes import Answers
 from .arguments import expand_home
 from .context import Place
@@ -285,8 +284,7 @@ class Requests:
         """Answer what a worker has carried out: in the reactor's thread, which owns all that replies are made of."""
         try:
             if row.fills_disk and "result" in answer:
-                written = answer["result"].get("size_bytes", MUCH_BYTES)
-                answer["notices"] = self._processes.headroom.notices_after(written)
+                answer["notices"] = self._processes.headroom.notices_after_write()
             self._reply(key, answer, blob)
         except Exception as error:  # one request must not take the sandbox with it
             self._reply(key, {"fault": internal_fault(error, row.name)}, b"")

@@ -10,6 +10,7 @@ import time
 
 from ..loop.context import Place
 from .cgroup import Cgroup
+from .memory_watch import FILLS_PER_SECOND
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
 NEARLY_FULL = 0.9
 # A notice is repeated only after the use was below this share.
 WELL_AGAIN = 0.85
-# After a small write, what is left is looked at again when this much was written or this time has passed.
-MUCH_BYTES = 1 << 20
-LOOK_AGAIN_SECONDS = 0.05
+# Beside a command that took this long, a look at the disks takes no time.
+LONG_SECONDS = 0.02
 
 
 class Headroom:
@@ -36,35 +36,40 @@ class Headroom:
         self.started = time.monotonic()
         self._reported: set[str] = set()
         self._folders = _find_file_systems((place.workspace, place.home, b"/tmp"))
-        self._written = 0  # bytes of files since ``notices_after`` looked
-        self._looked = 0.0
+        self._due = 0.0  # until then what is written cannot have used up disks or memory; monotonic
+        self._left_out = False
 
-    def notices(self, stopped_for_disk: bool = False, out_of_processes: bool = False) -> list[dict[str, Any]]:
+    def notices(
+        self, stopped_for_disk: bool = False, out_of_processes: bool = False, seconds: float = 0.0
+    ) -> list[dict[str, Any]]:
         """Return notices of what is nearly used up, with sizes in bytes; each is sent once until the use has gone down.
 
-        If the answer already says that the sandbox is ``out_of_processes``, the notice about them is left to a later answer.
+        The disks are left to ``look_late``, after the answer, if what it is about took only a few ``seconds`` and there was so much
+        room at the last look that it cannot be used up yet. If the answer already says that the sandbox is ``out_of_processes``,
+        the notice about them is left to a later answer.
         """
         if not self._isolated:
             return []
-        return [*self._of_disk(stopped_for_disk), *self._of_counters(out_of_processes)]
+        self._left_out = not stopped_for_disk and seconds < LONG_SECONDS and time.monotonic() < self._due
+        of_disk = [] if self._left_out else self._of_disk(stopped_for_disk)
+        return [*of_disk, *self._of_counters(out_of_processes)]
 
-    def notices_after(self, written: int) -> list[dict[str, Any]]:
-        """Return the notices after ``written`` bytes of a file; none if little was written since the last look, just now.
+    def notices_after_write(self) -> list[dict[str, Any]]:
+        """Return the notices after a file was written, without a look, a quarter of the time of a small write, if it can wait."""
+        return [] if time.monotonic() < self._due else self.notices()
 
-        A look takes a quarter of the time of a small write.
-        """
-        now = time.monotonic()
-        self._written += written
-        if self._written < MUCH_BYTES and now - self._looked < LOOK_AGAIN_SECONDS:
-            return []
-        self._written, self._looked = 0, now
-        return self.notices()
+    def look_late(self) -> list[dict[str, Any]]:
+        """Return the notices of disks if ``notices`` left them out: fallocate fills one at once."""
+        left_out, self._left_out = self._left_out, False
+        return self._of_disk(False) if left_out else []
 
     def _of_disk(self, stopped: bool) -> list[dict[str, Any]]:
         watch = self.disk
         if watch is not None and stopped:
             return [{"code": "no_space", "used": watch.used, "limit": watch.limit}]
         places = self.places() if watch is None else [("the disk", max(0, watch.limit - watch.used), watch.limit)]
+        room = min([free - size * (1 - NEARLY_FULL) for _, free, size in places], default=0)
+        self._due = time.monotonic() + room / FILLS_PER_SECOND
         return [
             {"code": "disk_nearly_full", "free": free, "size": size, "path": path}
             for path, free, size in places
@@ -78,6 +83,7 @@ class Headroom:
         used = cgroup.memory_used() or 0
         if used > memory * WELL_AGAIN:
             used = cgroup.memory_needed() or 0
+        self._due = min(self._due, time.monotonic() + (memory * NEARLY_FULL - used) / FILLS_PER_SECOND)
         if self._crossed("memory", used, memory):
             files = sum(size - free for path, free, size in self.places() if _is_in_memory(path))
             found.append({"code": "memory_nearly_full", "used": used, "limit": memory, "files": min(files, used)})

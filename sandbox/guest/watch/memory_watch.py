@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-# Memory does not fill faster than this (measured: a process that touches new pages gets 2 to 4 GiB a second).
+# Neither memory nor files fill faster than this (measured: a process that touches new pages gets 2 to 4 GiB a second).
 FILLS_PER_SECOND = 4 << 30
 LEAST_SECONDS, MOST_SECONDS = 0.01, 1.0
 # The share of time that looks may take, except that no pause is longer than LONGEST_PAUSE. It is larger if memory grew by more

@@ -14,10 +14,9 @@ import pytest
 
 from sandbox.guest.loop.context import Place
 from sandbox.guest.loop.reactor import Reactor
-from sandbox.guest.watch import headroom as headroom_module
 from sandbox.guest.watch import memory_watch
 from sandbox.guest.watch.cgroup import Cgroup
-from sandbox.guest.watch.headroom import MUCH_BYTES, Headroom
+from sandbox.guest.watch.headroom import Headroom
 from sandbox.guest.watch.memory_watch import MemoryWatch, find_largest_processes
 from sandbox.guest.watch.procfs import sum_tree_seconds
 
@@ -49,8 +48,8 @@ class _Sandbox:
 
 
 class _Watch:
-    def __init__(self, used: int) -> None:
-        self.used, self.limit = used, 100
+    def __init__(self, used: int, limit: int = 100) -> None:
+        self.used, self.limit = used, limit
 
 
 @pytest.fixture
@@ -102,19 +101,62 @@ def test_what_can_be_taken_back_is_not_used(sandbox: _Sandbox) -> None:
     assert headroom.usage()["memory_used_bytes"] == 420 * MIB
 
 
-def test_small_writes_look_only_now_and_then(sandbox: _Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disks_are_looked_at_when_what_is_written_can_have_filled_them(
+    sandbox: _Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    sandbox.place.limits["memory_bytes"] = 1 << 50
+    sandbox.disk = _Watch(10 << 30, 100 << 30)
     headroom = headroom_of(sandbox)
-    monkeypatch.setattr(headroom_module, "LOOK_AGAIN_SECONDS", 1000.0)
-    headroom._looked = time.monotonic()
-    sandbox.disk.used = 95
-    assert headroom.notices_after(1000) == []
-    headroom._looked -= 1000
-    assert [notice["code"] for notice in headroom.notices_after(1000)] == ["disk_nearly_full"]
-    sandbox.disk.used = 10
-    headroom.notices_after(MUCH_BYTES)
-    sandbox.disk.used = 95
-    assert headroom.notices_after(MUCH_BYTES - 1) == []
-    assert [notice["code"] for notice in headroom.notices_after(1)] == ["disk_nearly_full"]
+    assert codes(headroom) == []
+    clock[0] += 80 / 4 - 0.1  # 80 GiB are left to what is nearly full, and 4 can be written in a second
+    sandbox.disk.used = 95 << 30
+    assert codes(headroom) == []
+    assert headroom.notices_after_write() == []
+    clock[0] += 0.2
+    assert [notice["code"] for notice in headroom.notices_after_write()] == ["disk_nearly_full"]
+    assert codes(headroom) == []
+    sandbox.disk.used = 10 << 30
+    assert codes(headroom) == []
+    sandbox.disk.used = 95 << 30
+    assert codes(headroom) == []
+
+
+def test_a_disk_that_was_filled_at_once_is_told_with_the_next_answer(sandbox: _Sandbox) -> None:
+    """As fallocate does it: no look before the answer could be left out for it."""
+    sandbox.disk = _Watch(0, 1 << 50)
+    headroom = headroom_of(sandbox)
+    headroom.notices()
+    assert headroom.look_late() == []
+    sandbox.disk.used = 1 << 50
+    assert codes(headroom) == []
+    assert [notice["code"] for notice in headroom.look_late()] == ["disk_nearly_full"]
+    assert headroom.look_late() == []
+    assert codes(headroom) == []
+
+
+def test_after_a_command_that_took_longer_disks_are_looked_at(sandbox: _Sandbox) -> None:
+    sandbox.disk = _Watch(0, 1 << 50)
+    headroom = headroom_of(sandbox)
+    headroom.notices()
+    sandbox.disk.used = 1 << 50
+    assert headroom.notices(seconds=0.01) == []
+    assert [notice["code"] for notice in headroom.notices(seconds=0.03)] == ["disk_nearly_full"]
+    assert headroom.look_late() == []
+
+
+def test_memory_that_files_can_fill_is_looked_at_as_well(sandbox: _Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    sandbox.disk = _Watch(0, 1 << 50)
+    headroom = headroom_of(sandbox)
+    headroom.notices()
+    sandbox.set(memory=950 * MIB, cached=0, processes=10)
+    clock[0] += 0.19  # 822 MiB are left, and 4 GiB can be written in a second
+    assert headroom.notices_after_write() == []
+    clock[0] += 0.02
+    assert [notice["code"] for notice in headroom.notices_after_write()] == ["memory_nearly_full"]
 
 
 def test_a_disk_that_is_measured(sandbox: _Sandbox) -> None:
