@@ -205,7 +205,7 @@ class Command:
     def _open_input(self, spawner: Spawner, user: User | None, data: bytes) -> int:
         """Open the standard input: a pipe that stays open if it has to, else what ``data`` can be read from."""
         if not data and not self.keeps_stdin_open:
-            return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+            return os.dup(spawner.empty)
         if len(data) > STDIN_IN_PIPE_BYTES:
             return open_memory_file(data)
         ((read, write),) = spawner.open_pipes(1, user)

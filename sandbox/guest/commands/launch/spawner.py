@@ -54,7 +54,8 @@ class Runner:
 class Spawner:
     """Starts processes. Lives in the reactor's thread.
 
-    ``pids`` are the guest's own processes. ``on_lost`` is called when a command has killed its runner.
+    ``pids`` are the guest's own processes, ``empty`` is a descriptor of /dev/null for reading. ``on_lost`` is called when a command
+    has killed its runner.
     """
 
     def __init__(self, reactor: Reactor, place: Place, isolated: bool) -> None:
@@ -63,6 +64,7 @@ class Spawner:
         self._isolated = isolated
         self.acting_as_user = kernel.ActingOnFiles(place.uid, place.gid, isolated)
         self.pids: set[int] = set()
+        self.empty = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self.on_lost: Callable[[], None] | None = None
         self._launcher = 0
         self._fork_failed = 0.0  # when no process could be created, monotonic
