@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Self, TypeVar, Unpac
 from weakref import WeakKeyDictionary
 
 from sandbox.environment.async_sessions import AsyncSession
-from sandbox.environment.base import ActionLike, Environment, failure_of_request
+from sandbox.environment.base import ActionLike, Environment, failure_of_request, validates_as_usual
 from sandbox.environment.call_errors import check_call, check_cancel, raise_if_closed
 from sandbox.environment.generated.coroutines import AsyncRunOptions, GeneratedCoroutines
 from sandbox.environment.generated.methods import LogsOptions
@@ -237,7 +237,8 @@ class AsyncEnvironment(GeneratedCoroutines):
         self, env: SandboxedEnvironment, operation: str, args: Mapping[str, Any], watch: Watch | None
     ) -> Envelope[Any]:
         given, request = check_call(OPERATIONS[operation], args)
-        answer = await self._answer_awaited(env, request or env.validated(operation, given), watch)
+        checked = request if request is not None and validates_as_usual(env) else env.validated(operation, given)
+        answer = await self._answer_awaited(env, checked, watch)
         raise_if_closed(answer)
         return answer
 

@@ -251,7 +251,7 @@ class Run(Change):
         return self.reading_from(prepared, stdin) if streams else prepared
 
     def guest_arguments(self) -> dict[str, Any]:
-        """See the base class; what the guest takes for None or False by itself is left out."""
+        """See the base class; None and False, which the guest assumes where an argument is missing, are left out."""
         if self.request_id is not None:  # it compares them with those of the first time, which an earlier version may have sent
             return self.model_dump(mode="json", exclude=set(_NOT_SENT))
         left_out = _NOT_SENT if self.pty else _NOT_SENT | _OF_TERMINALS

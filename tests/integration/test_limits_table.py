@@ -234,6 +234,14 @@ def test_disk_and_memory_are_told_before_they_are_full(small: DockerEnvironment)
     small.run("rm -f full*").unwrap()
 
 
+def test_a_disk_that_a_command_in_the_background_filled_is_told(small: DockerEnvironment) -> None:
+    fill = f"head -c {LIMITS.workspace_bytes * 95 // 100 // MIB}M /dev/zero | split -b 4M - full"
+    filling = small.run(fill, background=True).unwrap()
+    assert small.wait_for(id=filling.id, exit=True, timeout_seconds=30).ok
+    said(small.run("true"), "disk_nearly_full")
+    small.run("rm -f full*").unwrap()
+
+
 def test_reading_and_writing(small: DockerEnvironment) -> None:
     refused(small.write("large", "x" * (MIB + 1)), ErrorCode.file_too_large, "1.0 MiB")
     small.write("file", "x" * MIB).unwrap()

@@ -393,8 +393,9 @@ class RunRequest:
         notices += hits.other_notices
         notices += clues
         out_of_processes = any(notice["code"] == "too_many_processes" for notice in notices)
-        seconds = command.ended - command.started
-        notices += self._processes.headroom.notices(command.stop_reason == "disk", out_of_processes, seconds)
+        if self._reply is not None:  # else another answer has to tell
+            seconds = command.ended - command.started
+            notices += self._processes.headroom.notices(command.stop_reason == "disk", out_of_processes, seconds)
         result = {
             **_result_so_far(command, output),
             "exit_code": exit_code,

@@ -23,6 +23,8 @@ NEARLY_FULL = 0.9
 WELL_AGAIN = 0.85
 # Beside a command that took this long, a look at the disks takes no time.
 LONG_SECONDS = 0.02
+# After a write, what is left is looked at so often: where something is nearly full already, and where much is left.
+LEAST_SECONDS, MOST_SECONDS = 0.05, 1.0
 
 
 class Headroom:
@@ -36,7 +38,9 @@ class Headroom:
         self.started = time.monotonic()
         self._reported: set[str] = set()
         self._folders = _find_file_systems((place.workspace, place.home, b"/tmp"))
-        self._due = 0.0  # until then what is written cannot have used up disks or memory; monotonic
+        # Until then what is written cannot have filled a disk, or memory; monotonic.
+        self._disk_due = self._memory_due = 0.0
+        self._looked = 0.0  # after a write
         self._left_out = False
 
     def notices(
@@ -44,19 +48,27 @@ class Headroom:
     ) -> list[dict[str, Any]]:
         """Return notices of what is nearly used up, with sizes in bytes; each is sent once until the use has gone down.
 
-        The disks are left to ``look_late``, after the answer, if what it is about took only a few ``seconds`` and there was so much
-        room at the last look that it cannot be used up yet. If the answer already says that the sandbox is ``out_of_processes``,
-        the notice about them is left to a later answer.
+        The disks are left to ``look_late``, after the answer, if what it is about took fewer ``seconds`` than LONG_SECONDS, and
+        there was so much room at the last look that it cannot be used up yet. If the answer already says that the sandbox is
+        ``out_of_processes``, the notice about them is left to a later answer.
         """
         if not self._isolated:
             return []
-        self._left_out = not stopped_for_disk and seconds < LONG_SECONDS and time.monotonic() < self._due
+        self._left_out = not stopped_for_disk and seconds < LONG_SECONDS and time.monotonic() < self._disk_due
         of_disk = [] if self._left_out else self._of_disk(stopped_for_disk)
         return [*of_disk, *self._of_counters(out_of_processes)]
 
     def notices_after_write(self) -> list[dict[str, Any]]:
-        """Return the notices after a file was written, without a look, a quarter of the time of a small write, if it can wait."""
-        return [] if time.monotonic() < self._due else self.notices()
+        """Return the notices after a file was written; none, without a look, while nothing can be used up yet.
+
+        A look takes a quarter of the time of a small write.
+        """
+        now = time.monotonic()
+        due = min(self._disk_due, self._memory_due, self._looked + MOST_SECONDS)
+        if now < due or (due <= self._looked and now < self._looked + LEAST_SECONDS):
+            return []
+        self._looked = now
+        return [*self._of_disk(False), *self._of_counters(False)] if self._isolated else []
 
     def look_late(self) -> list[dict[str, Any]]:
         """Return the notices of disks if ``notices`` left them out: fallocate fills one at once."""
@@ -69,7 +81,7 @@ class Headroom:
             return [{"code": "no_space", "used": watch.used, "limit": watch.limit}]
         places = self.places() if watch is None else [("the disk", max(0, watch.limit - watch.used), watch.limit)]
         room = min([free - size * (1 - NEARLY_FULL) for _, free, size in places], default=0)
-        self._due = time.monotonic() + room / FILLS_PER_SECOND
+        self._disk_due = time.monotonic() + room / FILLS_PER_SECOND
         return [
             {"code": "disk_nearly_full", "free": free, "size": size, "path": path}
             for path, free, size in places
@@ -83,7 +95,7 @@ class Headroom:
         used = cgroup.memory_used() or 0
         if used > memory * WELL_AGAIN:
             used = cgroup.memory_needed() or 0
-        self._due = min(self._due, time.monotonic() + (memory * NEARLY_FULL - used) / FILLS_PER_SECOND)
+        self._memory_due = time.monotonic() + (memory * NEARLY_FULL - used) / FILLS_PER_SECOND
         if self._crossed("memory", used, memory):
             files = sum(size - free for path, free, size in self.places() if _is_in_memory(path))
             found.append({"code": "memory_nearly_full", "used": used, "limit": memory, "files": min(files, used)})

@@ -113,9 +113,8 @@ def test_disks_are_looked_at_when_what_is_written_can_have_filled_them(
     clock[0] += 80 / 4 - 0.1  # 80 GiB are left to what is nearly full, and 4 can be written in a second
     sandbox.disk.used = 95 << 30
     assert codes(headroom) == []
-    assert headroom.notices_after_write() == []
     clock[0] += 0.2
-    assert [notice["code"] for notice in headroom.notices_after_write()] == ["disk_nearly_full"]
+    assert codes(headroom) == ["disk_nearly_full"]
     assert codes(headroom) == []
     sandbox.disk.used = 10 << 30
     assert codes(headroom) == []
@@ -151,12 +150,42 @@ def test_memory_that_files_can_fill_is_looked_at_as_well(sandbox: _Sandbox, monk
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     sandbox.disk = _Watch(0, 1 << 50)
     headroom = headroom_of(sandbox)
-    headroom.notices()
+    assert headroom.notices_after_write() == []
+    assert headroom.notices(seconds=0.001) == headroom.look_late() == []
     sandbox.set(memory=950 * MIB, cached=0, processes=10)
     clock[0] += 0.19  # 822 MiB are left, and 4 GiB can be written in a second
     assert headroom.notices_after_write() == []
     clock[0] += 0.02
     assert [notice["code"] for notice in headroom.notices_after_write()] == ["memory_nearly_full"]
+
+
+def test_after_writes_much_room_is_looked_at_once_a_second_and_little_at_times(
+    sandbox: _Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command in the background may fill a disk at once. One that is nearly full must not slow down every write."""
+    clock, looks = [1000.0], list[str]()
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    sandbox.place.limits["memory_bytes"] = 1 << 50
+    sandbox.disk = _Watch(0, 1 << 50)
+    headroom = headroom_of(sandbox)
+    crossed = headroom._crossed
+
+    def counting(name: str, used: int, size: int) -> bool:
+        looks.append(name)
+        return crossed(name, used, size)
+
+    monkeypatch.setattr(headroom, "_crossed", counting)
+
+    def looks_in(seconds: float) -> int:
+        looks.clear()
+        for _ in range(1000):
+            clock[0] += seconds / 1000
+            headroom.notices_after_write()
+        return looks.count("memory")
+
+    assert looks_in(10.5) == 11
+    sandbox.disk.used = 1 << 50
+    assert 180 < looks_in(10) <= 200
 
 
 def test_a_disk_that_is_measured(sandbox: _Sandbox) -> None:

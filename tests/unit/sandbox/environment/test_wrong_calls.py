@@ -19,6 +19,7 @@ from agent.layers.own_sessions import OwnSessions
 from agent.layers.read_only import ReadOnlyEnvironment
 from agent.tools import SandboxAction
 from sandbox import AsyncEnvironment, CommandError, DockerEnvironment, ErrorCode, LocalEnvironment, SandboxError
+from sandbox.environment.base import Environment
 from sandbox.environment.methods import OperationMethods, RunOptions
 from sandbox.operations import HostArguments, Read, Run
 from sandbox.testing import FakeEnvironment
@@ -151,6 +152,25 @@ def test_a_method_calls_execute_where_a_subclass_has_its_own(fake: FakeEnvironme
     with Numbering({"a": "1\n2\n"}) as env:
         assert [env.read("a").unwrap().content, fake.read("a").unwrap().content] == ["     1\t1\n     2\t2\n", "1\n2\n"]
         assert asked == [("read", {"path": "a", "numbered": False})]
+
+
+def test_a_method_calls_what_was_put_in_the_place_of_execute_and_validated(
+    fake: FakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Validating(FakeEnvironment):
+        def validated(self, operation: str, args: Any) -> Any:
+            asked.append(operation)
+            return super().validated(operation, args)
+
+    with Validating({"a": "1\n"}) as env:
+        assert env.read("a").ok
+        monkeypatch.setattr(env, "execute", lambda operation, args, watch=None: asked.append(f"{operation} of one"))
+        env.read("a")
+    monkeypatch.setattr(Environment, "execute", lambda self, operation, args, watch=None: asked.append(f"{operation} of all"))
+    fake.stat("a")
+    assert asked == ["read", "read of one", "stat of all"]
 
 
 def test_what_a_model_asks_for_is_answered_with_envelopes(fake: FakeEnvironment) -> None:
