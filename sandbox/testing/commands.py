@@ -265,8 +265,9 @@ class Commands:
         return found["kind"] == "file" and text.encode("utf-8", "surrogateescape") in data
 
     def processes(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of ``processes``: the commands, without processes."""
+        """Return the result of ``processes``: the commands, without processes; of those that ended, the latest first."""
         listed = list(self._known.values()) if args["id"] is None else [self._find(args["id"])]
+        ended = [c for c in reversed(listed) if not c.running]
         return {
             "commands": [
                 {
@@ -278,7 +279,7 @@ class Commands:
                     "seconds": 0.0 if c.running else c.ran.seconds,
                     **_state_of(c),
                 }
-                for c in sorted(listed, key=lambda c: not c.running)
+                for c in [*(c for c in listed if c.running), *ended]
             ]
         }
 

@@ -42,8 +42,10 @@ def test_ended_commands_are_listed(env: SandboxedEnvironment) -> None:
     assert (command.command, command.session, command.background) == ("printf hello", "listed", False)
     assert (command.running, command.exit_code, command.output_bytes) == (False, 0, 5)
     assert (command.process_count, command.processes) == (0, ())
+    after = done(env.run("printf hello", session="listed"))
     everything = done(env.processes())
-    assert ran.id in [c.id for c in everything.commands]
+    ended = [c.id for c in everything.commands if not c.running and not c.process_count]
+    assert ended[:2] == [after.id, ran.id], "the latest first"
     assert f"{ran.id} (exit code 0): printf hello" in everything.to_text()
     refused(env.processes("c0"), "unknown_command", "'c0'")
 
