@@ -242,6 +242,17 @@ def test_a_disk_that_a_command_in_the_background_filled_is_told(small: DockerEnv
     small.run("rm -f full*").unwrap()
 
 
+def test_a_disk_that_was_filled_at_once_is_told_once_at_the_latest_by_the_next_answer() -> None:
+    """A short command with fallocate: there was so much room just before that no look was due. A longer one tells itself."""
+    with DockerEnvironment(limits=Limits(disk_bytes=4 << 30), track_changes=False) as env:
+        for _ in range(5):
+            env.run("true").unwrap()
+            filled = env.run("fallocate -l 980M a; fallocate -l 980M b")
+            told = [code for answer in (filled, env.run("true"), env.run("true")) for code in codes_of(answer)]
+            assert told == ["disk_nearly_full"]
+            env.run("rm a b").unwrap()
+
+
 def test_reading_and_writing(small: DockerEnvironment) -> None:
     refused(small.write("large", "x" * (MIB + 1)), ErrorCode.file_too_large, "1.0 MiB")
     small.write("file", "x" * MIB).unwrap()
