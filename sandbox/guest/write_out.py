@@ -42,9 +42,8 @@ class WriteOut:
         self._works = False
         self._lost: list[str] = []  # paths of files whose bytes were lost since the last notice
 
-    def settle(self, file: int, path: str) -> None:
+    def settle(self, file: int, status: os.stat_result, path: str) -> None:
         """Write out a file that is complete, unless it is in memory; later if the host has much room. Raises OSError."""
-        status = os.fstat(file)
         if os.major(status.st_dev) == _LOOP_MAJOR and not self._postpone(file, status.st_size, path):
             os.fsync(file)
 

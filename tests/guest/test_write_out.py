@@ -78,6 +78,10 @@ def until(condition: Callable[[], object]) -> None:
     assert condition()
 
 
+def settle(out: WriteOut, file: int, path: str) -> None:
+    out.settle(file, os.fstat(file), path)
+
+
 def inode(file: int) -> int:
     return os.fstat(file).st_ino
 
@@ -85,7 +89,7 @@ def inode(file: int) -> int:
 def test_no_more_files_wait_than_may_be_open(disk: Disk, make: Callable[[int], int]) -> None:
     file, out = make(1), WriteOut(b"/host")
     for _ in range(MOST_WAITING + 1):
-        out.settle(file, "file")
+        settle(out, file, "file")
     assert disk.written == [(True, inode(file))]
     disk.let_pass(out)
     assert len(disk.written) == MOST_WAITING + 1
@@ -98,9 +102,9 @@ def test_a_file_that_was_replaced_meanwhile_keeps_no_other_from_waiting(
     disk.free = 1 << 50
     (tmp_path / "file0").unlink()
     for _ in range(MOST_WAITING):
-        out.settle(replaced, "file")
+        settle(out, replaced, "file")
     for _ in range(MOST_WAITING):
-        out.settle(file, "file")
+        settle(out, file, "file")
     assert disk.written == []
     disk.let_pass(out)
     assert disk.written == [(False, inode(file))] * MOST_WAITING
@@ -114,7 +118,7 @@ def test_files_that_were_replaced_are_let_go_of_before_their_time(
     out = WriteOut(b"/host")
     files = [make(1) for _ in range(3)]
     for number, file in enumerate(files):
-        out.settle(file, "file")
+        settle(out, file, "file")
         if number < 2:
             (tmp_path / f"file{number}").unlink()
     until(lambda: len(out._waiting) == 1)
@@ -129,12 +133,12 @@ def test_a_file_is_written_out_after_the_answer_while_the_host_has_much_room(
 ) -> None:
     files, out = [make(size), make(size)], WriteOut(b"/host")
     for file in files:
-        out.settle(file, "file")
+        settle(out, file, "file")
     assert disk.written == []
     disk.let_pass(out)
     assert disk.written == [(False, inode(file)) for file in files]
     assert out.notices() == []
-    out.settle(files[0], "file")  # by another thread: the first has ended
+    settle(out, files[0], "file")  # by another thread: the first has ended
     disk.let_pass(out)
     assert len(disk.written) == 3
 
@@ -145,7 +149,7 @@ def test_a_program_that_still_waits_can_be_run(disk: Disk, tmp_path: Path) -> No
     file = os.open(program, os.O_WRONLY | os.O_CREAT, 0o755)
     data = Path("/bin/sh").read_bytes()
     os.write(file, data)
-    out.settle(file, "program")
+    settle(out, file, "program")
     os.close(file)
     assert disk.written == []
     assert subprocess.run([program, "-c", "exit 7"], check=False).returncode == 7
@@ -160,7 +164,7 @@ def test_a_file_is_written_out_before_the_answer_where_room_is_short_or_unknown(
     file = make(SIZE)
     if host_disk is not None:
         disk.free = MARGIN_BYTES + SIZE - 4096
-    WriteOut(host_disk).settle(file, "file")
+    settle(WriteOut(host_disk), file, "file")
     assert disk.written == [(True, inode(file))]
 
 
@@ -168,7 +172,7 @@ def test_what_still_waits_counts_as_used(disk: Disk, make: Callable[[int], int])
     files, out = [make(SIZE) for _ in range(3)], WriteOut(b"/host")
     disk.free = MARGIN_BYTES + 2 * SIZE
     for file in files:
-        out.settle(file, "file")
+        settle(out, file, "file")
     assert disk.written == [(True, inode(files[2]))]
     disk.let_pass(out)
 
@@ -176,8 +180,8 @@ def test_what_still_waits_counts_as_used(disk: Disk, make: Callable[[int], int])
 def test_a_full_disk_is_a_failure_at_once_or_a_notice_later(disk: Disk, make: Callable[[int], int]) -> None:
     out, disk.full = WriteOut(b"/host"), True
     with pytest.raises(OSError, match="full"):
-        WriteOut().settle(make(1), "file")
-    out.settle(make(SIZE), "/workspace/long")
+        settle(WriteOut(), make(1), "file")
+    settle(out, make(SIZE), "/workspace/long")
     disk.let_pass(out)
     assert out.notices() == [{"code": "write_lost", "names": ["/workspace/long"], "count": 1}]
     assert out.notices() == []
@@ -187,7 +191,7 @@ def test_no_lost_file_is_left_out_of_the_count(disk: Disk, make: Callable[[int],
     out, disk.full = WriteOut(b"/host"), True
     file = make(1)
     for number in range(MOST_WAITING):
-        out.settle(file, f"/workspace/{number}")
+        settle(out, file, f"/workspace/{number}")
     disk.let_pass(out)
     assert out.notices() == [{"code": "write_lost", "names": [f"/workspace/{n}" for n in range(5)], "count": MOST_WAITING}]
 
@@ -198,7 +202,7 @@ def test_no_descriptor_is_left(disk: Disk, make: Callable[[int], int], monkeypat
 
     file = make(SIZE)
     monkeypatch.setattr(os, "open", refuse)
-    WriteOut(b"/host").settle(file, "file")
+    settle(WriteOut(b"/host"), file, "file")
     assert disk.written == [(True, inode(file))]
 
 
@@ -206,7 +210,7 @@ def test_a_file_that_was_deleted_meanwhile_is_never_written_out(
     disk: Disk, make: Callable[[int], int], tmp_path: Path
 ) -> None:
     out = WriteOut(b"/host")
-    out.settle(make(SIZE), "file")
+    settle(out, make(SIZE), "file")
     (tmp_path / "file0").unlink()
     disk.let_pass(out)
     assert disk.written == []
@@ -218,7 +222,7 @@ def test_no_thread_can_be_started(disk: Disk, make: Callable[[int], int], monkey
 
     file = make(SIZE)
     monkeypatch.setattr(write_out, "start_thread", refuse)
-    WriteOut(b"/host").settle(file, "file")
+    settle(WriteOut(b"/host"), file, "file")
     assert disk.written == [(True, inode(file))]
 
 
@@ -226,5 +230,5 @@ def test_files_in_memory_have_nowhere_to_go(
     disk: Disk, make: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_out, "_LOOP_MAJOR", 4000)
-    WriteOut(b"/host").settle(make(SIZE), "file")
+    settle(WriteOut(b"/host"), make(SIZE), "file")
     assert disk.written == []

@@ -125,7 +125,7 @@ def _status(roots: Roots, path: str, names: _Names) -> dict[str, Any]:
     link: os.stat_result | None = None
     target: bytes | None = None
     try:
-        folder, name = roots.open_parent(path, follow=False)
+        folder, name = roots.open_parent(path)
     except Fault as fault:
         if fault.code != "path_invalid":  # a root, or a path that no file can have
             raise

@@ -35,24 +35,19 @@ class Replacement:
         self.displayed = roots.display(path)
         if encode_path(path).endswith(b"/"):  # checked before a folder is made for an impossible name
             raise Fault("is_a_directory", path=self.displayed)
-        folder = os.path.dirname(path)
-        self.effects = "none"
         self.previous: os.stat_result | None = None
-        if folder:
-            try:
-                made_fd, made = roots.make_dirs(folder)
-            except Fault as fault:
-                if fault.code == "path_outside_roots":
-                    fault.fields["path"] = self.displayed
-                if fault.code == "path_not_found":  # before "..": any other missing folder is made
-                    raise roots.fault_for(OSError(errno.ENOENT, ""), path) from None
-                raise
-            os.close(made_fd)
-            self.effects = "partial" if made else "none"
-        self._dir, self._name = roots.open_parent(path, follow=True)
+        try:
+            self._dir, self._name, made = roots.make_parent(path)
+        except Fault as fault:
+            if fault.code == "path_outside_roots":
+                fault.fields["path"] = self.displayed
+            if fault.code == "path_not_found":  # before "..": any other missing folder is made
+                raise roots.fault_for(OSError(errno.ENOENT, ""), path) from None
+            raise
+        self.effects = "partial" if made else "none"
         self._temporary, self._committed = b".gamebox-" + os.urandom(8).hex().encode(), False
         try:
-            self.previous = self._current_status()
+            self.previous = self._find()
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._file = os.open(self._temporary, flags, 0o666, dir_fd=self._dir)
         except OSError as error:
@@ -98,9 +93,10 @@ class Replacement:
     def commit(self, unchanged_since: os.stat_result | None = None) -> None:
         """Put the new content in place. Raises Fault ``path_changed`` if the file is not ``unchanged_since``."""
         try:
-            if self._mode is not None:
+            status = os.fstat(self._file)
+            if self._mode is not None and self._mode != stat.S_IMODE(status.st_mode):
                 os.fchmod(self._file, self._mode)
-            self._write_out.settle(self._file, self.displayed)
+            self._write_out.settle(self._file, status, self.displayed)
             with _commit:
                 if unchanged_since is not None and not same_file(unchanged_since, self._current_status()):
                     raise Fault("path_changed", path=self.displayed)
@@ -114,6 +110,18 @@ class Replacement:
         fault = self._roots.fault_for(error, self._path, self.effects)
         fault.fields |= {"existed": self.previous is not None, "folder_made": self.effects == "partial"}
         return fault
+
+    def _find(self) -> os.stat_result | None:
+        """Go where a link at the path leads. Returns what ``_current_status`` does, and raises the same."""
+        try:
+            return self._current_status()
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+        folder, self._name = self._roots.follow(self._path)
+        os.close(self._dir)
+        self._dir = folder
+        return self._current_status()
 
     def _current_status(self) -> os.stat_result | None:
         """Return the status of the path's file, or None if there is none. Raises Fault or OSError if it may not be replaced."""

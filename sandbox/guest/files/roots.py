@@ -107,25 +107,22 @@ class Roots:
             raise self.irregular_fault(path, status)
         return fd, status
 
-    def open_parent(self, path: str, *, follow: bool) -> tuple[int, bytes]:
-        """Open the folder that contains ``path``. Returns its descriptor and the name in it, which need not exist.
+    def open_parent(self, path: str) -> tuple[int, bytes]:
+        """Open the folder that contains ``path``. Returns its descriptor and the name in it, which need not exist. Raises Fault."""
+        head, name = self._split(encode_path(path), path)
+        try:
+            return self._open_dir(head), name
+        except OSError as error:
+            raise self.fault_for(error, path) from None
 
-        With ``follow``, links at the end of the path are followed; otherwise the name is the link's own. Raises Fault.
-        """
+    def follow(self, path: str) -> tuple[int, bytes]:
+        """Return what ``open_parent`` does, for what a link at ``path`` leads to in the end. Raises Fault."""
         raw = encode_path(path)
         try:
             for _ in range(LINK_BUDGET):
-                head, name = os.path.split(raw.rstrip(b"/") or b"/")
-                if name in (b"", b".", b".."):
-                    raise Fault(
-                        "path_invalid",
-                        path=self.display(path),
-                        problem="it does not end in the name of a file or folder",
-                    )
-                if self._is_root(raw):
-                    raise Fault("path_invalid", path=self.display(path), problem="it is a root of the sandbox's files")
-                fd = self._open(head or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                link = _link_at(fd, name) if follow else None
+                head, name = self._split(raw, path)
+                fd = self._open_dir(head)
+                link = _link_at(fd, name)
                 if link is None:
                     return fd, name
                 os.close(fd)
@@ -134,13 +131,22 @@ class Roots:
         except OSError as error:
             raise self.fault_for(error, path) from None
 
+    def make_parent(self, path: str) -> tuple[int, bytes, int]:
+        """Do as ``open_parent``, and make the folder and its parents if they are missing. Returns also how many were made."""
+        folder = os.path.dirname(path)
+        if not folder:
+            return *self.open_parent(path), 0
+        name = self._split(encode_path(path), path)[1]  # no folder is made for an impossible name
+        fd, made = self.make_dirs(folder)
+        return fd, name, made
+
     def make_dirs(self, path: str) -> tuple[int, int]:
         """Open the folder ``path``, made with its parents if missing. Returns its descriptor and how many were made."""
         raw = encode_path(path)
         missing: list[bytes] = []
         made = 0
         try:
-            while (fd := self._open_dir_if_there(raw or b".")) is None:
+            while (fd := self._open_dir_if_there(raw)) is None:
                 raw, name = os.path.split(raw.rstrip(b"/"))
                 missing.append(name)
             if b".." in missing:
@@ -236,11 +242,27 @@ class Roots:
                 os.close(fd)
         return self._held[root]
 
+    def _split(self, raw: bytes, path: str) -> tuple[bytes, bytes]:
+        """Return the folder and the name of ``raw``, to which ``path`` led. Raises Fault if nothing can be made at that place."""
+        head, name = os.path.split(raw.rstrip(b"/") or b"/")
+        if name in (b"", b".", b".."):
+            problem = "it does not end in the name of a file or folder"
+        elif self._is_root(raw):
+            problem = "it is a root of the sandbox's files"
+        else:
+            return head, name
+        raise Fault("path_invalid", path=self.display(path), problem=problem)
+
+    def _open_dir(self, raw: bytes) -> int:
+        if not raw:
+            return os.dup(self.root_fd(self.workspace))
+        return self._open(raw, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
     def _open_dir_if_there(self, raw: bytes) -> int | None:
         try:
-            return self._open(raw, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            return self._open_dir(raw)
         except FileNotFoundError:
-            if raw in (b".", b"/") or self._is_root(raw):
+            if raw in (b"", b".", b"/") or self._is_root(raw):
                 raise
             return None
 

@@ -41,7 +41,7 @@ def make_dir(call: Call) -> dict[str, Any]:
 def _existing_file_fault(roots: Roots, path: str, fault: Fault) -> Fault:
     """Return ``path_exists`` if the path itself is a file; ``fault`` if one of its parents is."""
     try:
-        folder, name = roots.open_parent(path, follow=False)
+        folder, name = roots.open_parent(path)
     except Fault:
         return fault
     try:
@@ -57,9 +57,9 @@ def move(call: Call) -> dict[str, Any]:
     """Handle ``move``: rename if source and target are on one file system, otherwise copy and delete. Raises Fault."""
     source, target = call.args["source"], call.args["target"]
     roots = roots_of(call.place)
-    source_dir, source_name = roots.open_parent(source, follow=False)
+    source_dir, source_name = roots.open_parent(source)
     try:
-        target_dir, target_name = roots.open_parent(target, follow=False)
+        target_dir, target_name = roots.open_parent(target)
         try:
             _move(
                 roots,
@@ -232,7 +232,7 @@ def delete(call: Call) -> dict[str, Any]:
     """Handle ``delete``: delete a link itself, and a folder that is not empty only with ``recursive``. Raises Fault."""
     path: str = call.args["path"]
     roots = roots_of(call.place)
-    folder, name = roots.open_parent(path, follow=False)
+    folder, name = roots.open_parent(path)
     count = _Count()
     result = {"path": roots.display(path)}
     try:

@@ -178,7 +178,7 @@ class _Unpacking:
         if not parts:
             raise self._unsafe(f"the hard link {member.name[:200]!r} leads nowhere")
         source = os.path.join(self._path, b"/".join(parts).decode("utf-8", "surrogateescape"))
-        source_dir, source_name = self._roots.open_parent(source, follow=False)
+        source_dir, source_name = self._roots.open_parent(source)
         try:
             if not stat.S_ISREG(os.stat(source_name, dir_fd=source_dir, follow_symlinks=False).st_mode):
                 raise self._unsafe(f"the hard link {member.name[:200]!r} leads to no file")

@@ -132,7 +132,7 @@ def test_links_outside(roots: Roots, base: Path, target: str) -> None:
     assert code(roots, "l") == "path_outside_roots"
     assert code(roots, "dir/" + os.path.basename(target)) == "path_outside_roots"
     with pytest.raises(Fault) as caught:
-        roots.open_parent("l", follow=True)
+        roots.follow("l")
     assert caught.value.code == "path_outside_roots"
     with pytest.raises(Fault) as caught:
         roots.make_dirs("dir/new")
@@ -150,7 +150,7 @@ def test_a_loop_of_links(roots: Roots, base: Path) -> None:
     (base / "workspace/y").symlink_to(base / "workspace/x")
     assert code(roots, "x") == "path_invalid"
     with pytest.raises(Fault) as caught:
-        roots.open_parent("x", follow=True)
+        roots.follow("x")
     assert caught.value.code == "path_invalid"
 
 
@@ -200,7 +200,7 @@ def test_deep_trees(roots: Roots, base: Path) -> None:
 def test_roots_themselves_have_no_parent_here(roots: Roots, base: Path) -> None:
     for path in (".", "..", str(base / "home"), "../home", "sub/.."):
         with pytest.raises(Fault) as caught:
-            roots.open_parent(path, follow=False)
+            roots.open_parent(path)
         assert caught.value.code in ("path_invalid", "path_outside_roots")
 
 
@@ -309,7 +309,7 @@ def test_what_proc_says_of_the_guest_itself_is_closed(way: str, monkeypatch: pyt
                     roots.open(path, os.O_RDONLY)
                 assert refused.value.code == "permission_denied", path
         with pytest.raises(Fault):
-            roots.open_parent("/proc/self/comm", follow=True)
+            roots.follow("/proc/self/comm")
         for path in ("/proc/sys/kernel/random/boot_id", "/proc/version", f"/proc/{child.pid}/maps", "/proc"):
             os.close(roots.open(path, os.O_RDONLY))
     finally:
