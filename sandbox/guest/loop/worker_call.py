@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from functools import partial
 
+from ..builtin import Lock, deque, partial
 from ..commands.launch.packets import Spec
 from ..commands.processes import Processes
 from ..protocol import wire
@@ -35,7 +34,9 @@ class WorkerCall:
         self._link = link
         self._reactor = reactor
         self.processes = processes
-        self._changed = threading.Condition()
+        self._lock = Lock()  # for the two windows
+        self._bell = Lock()  # what the worker waits for; a Condition is slower to make, and to wait for
+        self._bell.acquire()
         self._chunks: deque[bytes] = deque()
         self._incoming = wire.ReceiveWindow(wire.WINDOW)
         self._outgoing = wire.SendWindow(wire.WINDOW)
@@ -66,13 +67,14 @@ class WorkerCall:
     def body(self) -> Iterator[bytes]:
         """See ``context.Call``."""
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._chunks or self._ended is not None or self._cancelled)
-                if self._cancelled:
-                    raise Fault("cancelled")
-                if not self._chunks:
-                    break
-                chunk = self._chunks.popleft()
+            while not self._chunks and self._ended is None and not self._cancelled:
+                self._bell.acquire()
+            if self._cancelled:
+                raise Fault("cancelled")
+            if not self._chunks:
+                break
+            chunk = self._chunks.popleft()
+            with self._lock:
                 self._incoming.consume(len(chunk))
                 credit = self._incoming.credit() if self._incoming.credit_due else b""
             if credit:
@@ -85,10 +87,11 @@ class WorkerCall:
         """See ``context.Call``."""
         view = memoryview(chunk)
         while view:
-            with self._changed:
-                self._changed.wait_for(lambda: self._outgoing.left > 0 or self._cancelled or self._link.lost)
-                if self._cancelled or self._link.lost:
-                    raise Fault("cancelled")
+            while self._outgoing.left <= 0 and not self._cancelled and not self._link.lost:
+                self._bell.acquire()
+            if self._cancelled or self._link.lost:
+                raise Fault("cancelled")
+            with self._lock:
                 piece = view[: min(self._outgoing.left, wire.MAX_PAYLOAD)]
                 self._outgoing.use(len(piece))
             self._link.frame(wire.Kind.DATA, self._channel, piece)
@@ -160,30 +163,33 @@ class WorkerCall:
     def feed(self, chunk: bytes | memoryview) -> None:
         """Take a piece of the body, in the reactor's thread. Raises WireError if the host sends more than it was credited."""
         chunk = bytes(chunk)  # a view is valid only now
-        with self._changed:
+        with self._lock:
             self._incoming.receive(len(chunk))
             if self._incoming.overrun:
                 raise wire.WireError("body beyond its credit")
-            self._chunks.append(chunk)
-            self._changed.notify_all()
+        self._chunks.append(chunk)
+        self._ring()
 
     def finish_body(self, problem: str) -> None:
         """Note the end of the body; ``problem`` says why it is incomplete, "" that it is complete."""
-        with self._changed:
-            self._ended = problem
-            self._changed.notify_all()
+        self._ended = problem
+        self._ring()
 
     def credit(self, size: int) -> None:
         """Note that the host took ``size`` bytes of the stream."""
-        with self._changed:
+        with self._lock:
             self._outgoing.add_credit(size)
-            self._changed.notify_all()
+        self._ring()
 
     def cancel(self) -> None:
         """End the helper program at once, and the call as soon as the worker touches its streams again."""
-        with self._changed:
-            self._cancelled = True
-            self._changed.notify_all()
+        self._cancelled = True
+        self._ring()
         stop = self._stop_helper
         if stop is not None:
             stop()
+
+    def _ring(self) -> None:
+        """Have the worker look again. Only the reactor calls this: two that found the bell held would both release it."""
+        if self._bell.locked():
+            self._bell.release()

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MOST_PORTS = 5
 MOST_PROCESSES, MOST_DESCRIPTORS = 64, 256
-# After a look that took more processor time than FREE_SECONDS, because there are many sockets, the next one waits: looks take at
-# most this share of the time.
+# After two looks that took more processor time than FREE_SECONDS, because there are many sockets, the next one waits: looks take
+# at most this share of the time. After one it does not: what another machine took of a processor may count as time of the look.
 FREE_SECONDS, LOOK_SHARE = 0.02, 1 / 20
 
 
@@ -38,7 +38,7 @@ class NewServers:
         self._isolated = isolated
         self._known_inodes: set[str] = set()
         self._reported_ports: set[int] = set()
-        self._next_look = 0.0
+        self._last_seconds = self._next_look = 0.0
 
     def notices(self, commands: Iterable[Command]) -> list[dict[str, Any]]:
         """Return notices of the ports that are new. ``commands`` are all that have processes."""
@@ -49,7 +49,8 @@ class NewServers:
             return self._look(commands)
         finally:
             used = time.thread_time() - began
-            self._next_look = time.monotonic() + used / LOOK_SHARE if used > FREE_SECONDS else 0.0
+            both, self._last_seconds = min(used, self._last_seconds), used
+            self._next_look = time.monotonic() + both / LOOK_SHARE if both > FREE_SECONDS else 0.0
 
     def _look(self, commands: Iterable[Command]) -> list[dict[str, Any]]:
         listening = [each for each in sockets.list_tcp_listeners() if _is_local(each[1])]
