@@ -199,6 +199,8 @@ def test_write_refuses_anything_but_a_regular_file(place: Place, workspace: Path
     assert fault(writing, place, "/etc/new", "x").fields["path"] == "/etc/new"
     assert fault(writing, place, "new/", "x").code == "is_a_directory"
     assert fault(writing, place, "made/a\0b", "x").code == "path_invalid"
+    assert fault(writing, place, "made/..", "x").code == "path_invalid"
+    assert not (workspace / "made").exists(), "no folder is made for an impossible name"
     assert fault(writing, place, "fifo/x", "x").code == "not_a_directory"
     assert fault(writing, place, "f", "x" * (8 << 20) + "x").code == "file_too_large"
     assert fault(writing, place, "f", "\ud800").code == "invalid_arguments"
