@@ -91,6 +91,8 @@ def _invalid_path(f: Fields) -> Wording:
             "Nothing was moved. Move it within its file system, or use run with mv or tar.",
             "run",
         )
+    if f.get("errno") == "ELOOP":
+        return path_words.circle(f)
     problem = str(f.get("problem") or f.get("errno") or "invalid")
     if "is a root" in problem or "does not end in" in problem:
         hint = "Name a file or folder in it."

@@ -55,6 +55,17 @@ def _listed(f: Fields) -> str:
     return ", ".join(str(root) for root in f.get("roots", [])) or "the workspace"
 
 
+def circle(f: Fields) -> Wording:
+    """Word a path with more links than the kernel follows, which nearly always lead back to the first."""
+    path, link = f.get("path"), f.get("link")
+    last = f": {'it' if link == path else repr(link)} is a link to {f.get('target')!r}" if link else ""
+    return Wording(
+        f"{path!r} leads through too many links, probably in a circle{last}.",
+        "Delete the link, or make one that leads to a file, with run." if link else "Look at the links with run: ls -l.",
+        "run",
+    )
+
+
 def outside(f: Fields) -> Wording:
     """Word a path that leads out of the roots, by a link or because it begins elsewhere."""
     path, near = f.get("path"), f.get("near") or []

@@ -176,7 +176,8 @@ def test_links(env: SandboxedEnvironment, folder: str) -> None:
     assert done(env.read(f"{folder}/in")).content == "inside"
     refused(env.read(f"{folder}/out"), "path_outside_roots")
     refused(env.write(f"{folder}/out", "x"), "path_outside_roots")
-    refused(env.read(f"{folder}/loop"), "path_invalid")
+    for circle in (env.read(f"{folder}/loop"), env.write(f"{folder}/loop", "x")):
+        refused(circle, "path_invalid", "in a circle: it is a link to 'loop'", "Delete the link")
     refused(env.read(f"{folder}/fifo"), "not_a_regular_file", "fifo")
     refused(env.write(f"{folder}/fifo", "x"), "not_a_regular_file", "fifo")
     entries = {entry.path: entry for entry in done(env.list(folder)).entries}
