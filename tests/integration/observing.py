@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import docker
 import docker.errors
 
 from sandbox import DockerEnvironment
@@ -145,3 +146,19 @@ def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return value
+
+
+def pause(client: docker.DockerClient, container: str | None) -> None:
+    """Pause a container from outside. As the product does, again where runc gave up: see ``FREEZE_SECONDS`` of the backend."""
+    assert container is not None
+
+    def paused() -> bool:
+        try:
+            client.api.pause(container)
+        except docker.errors.APIError as error:
+            if "unable to freeze" not in str(error):
+                raise
+            return False
+        return True
+
+    assert eventually(paused)

@@ -19,7 +19,7 @@ from sandbox.docker.engine.client import connect
 from sandbox.docker.images.runtime import ARGV
 from sandbox.errors import ErrorCode
 
-from .observing import Heartbeat, eventually, guest_pid, in_time, within
+from .observing import Heartbeat, eventually, guest_pid, in_time, pause, within
 from .own_engine import IMAGE, OwnEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
@@ -162,7 +162,7 @@ def test_a_container_that_is_paused(engine: OwnEngine) -> None:
     with DockerEnvironment(IMAGE, limits=SMALL) as env:
         env.write("file", "acknowledged").unwrap()
         going = env.run("sleep 0.5; echo went on", background=True).unwrap().id
-        connect().api.pause(env.container_id)
+        pause(connect(), env.container_id)
         answer, took = within(0.5 + 2.0 + 0.5, lambda: env.run("true", timeout_seconds=0.5))
         print(f"seconds: {took:.2f}")
         assert answer.code is ErrorCode.sandbox_unavailable
@@ -171,7 +171,7 @@ def test_a_container_that_is_paused(engine: OwnEngine) -> None:
         connect().api.unpause(env.container_id)
         assert env.read("file").unwrap().content == "acknowledged"
         assert eventually(lambda: env.logs(going).unwrap().content == "went on\n")
-        connect().api.pause(env.container_id)
+        pause(connect(), env.container_id)
         within(3.0, lambda: env.close(wait=True))
     assert engine.nothing_is_left()
 
@@ -179,7 +179,7 @@ def test_a_container_that_is_paused(engine: OwnEngine) -> None:
 def test_paused_for_longer_than_its_lease(engine: OwnEngine) -> None:
     """The host went on speaking: the guest finds that in its pipe before it looks at the clock."""
     with DockerEnvironment(IMAGE, limits=Limits(memory_bytes=128 << 20, lease_seconds=3.0)) as env:
-        connect().api.pause(env.container_id)
+        pause(connect(), env.container_id)
         time.sleep(4.5)
         connect().api.unpause(env.container_id)
         assert env.run("echo still here").unwrap().output == "still here\n"

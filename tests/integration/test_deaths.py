@@ -23,7 +23,7 @@ from sandbox.docker.engine.events import SANDBOX_LABEL
 from sandbox.docker.engine.podman import ulimits
 from sandbox.errors import ErrorCode, SandboxUnavailableError
 
-from .observing import Heartbeat, eventually, guest_pid, in_time, within
+from .observing import Heartbeat, eventually, guest_pid, in_time, pause, within
 
 pytestmark = pytest.mark.engine
 
@@ -108,7 +108,7 @@ def test_kept_output_cannot_use_up_the_guest(docker_env: MAKE) -> None:
 def test_a_paused_sandbox_is_said_to_be_paused(docker_env: MAKE) -> None:
     env = docker_env(limits=SMALL)
     container = env.container_id
-    connect().api.pause(container)
+    pause(connect(), container)
     answer, took = within(0.5 + 2.0 + 0.5, lambda: env.run("true", timeout_seconds=0.5))
     assert answer.code is ErrorCode.sandbox_unavailable
     assert "paused" in answer.error
@@ -118,7 +118,7 @@ def test_a_paused_sandbox_is_said_to_be_paused(docker_env: MAKE) -> None:
     assert "paused" in answer.error
     connect().api.unpause(container)
     assert env.run("echo back").unwrap().output == "back\n"  # given up in the middle of a frame, and whole all the same
-    connect().api.pause(container)
+    pause(connect(), container)
     within(3.0, lambda: env.close(wait=True))
     assert not exists(container)
 

@@ -18,7 +18,7 @@ from sandbox.docker.engine.client import connect
 from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 
-from .observing import Heartbeat, eventually, in_time, in_workspace, within
+from .observing import Heartbeat, eventually, in_time, in_workspace, pause, within
 from .own_engine import IMAGE, OwnEngine, collect_sockets
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
@@ -184,7 +184,7 @@ def test_a_lost_event_stream_does_not_make_an_engine_gone(proxy: EngineProxy) ->
 def test_a_paused_sandbox_whose_pipe_was_cut_is_ended(proxy: EngineProxy) -> None:
     """It cannot notice by itself."""
     with DockerEnvironment(IMAGE, limits=SMALL) as env:
-        connect().api.pause(env.container_id)
+        pause(connect(), env.container_id)
         with Heartbeat() as heart:
             answer, took = in_a_run(env, lambda: proxy.cut("attach"), "true", 30, paused=True)
         assert "cannot be reached any more: its connection was cut. It was ended" in answer.error

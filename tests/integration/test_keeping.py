@@ -26,7 +26,7 @@ from sandbox.errors import ErrorCode, SandboxError
 from sandbox.testing import EngineProxy, Faults
 from tests.leaks import descriptors, left_open
 
-from .observing import Heartbeat, eventually, in_time, in_workspace, within
+from .observing import Heartbeat, eventually, in_time, in_workspace, pause, within
 from .own_engine import IMAGE, IN_A_PROCESS, ROOT, OwnEngine
 from .test_engine_faults import _sockets_of_lost_engines, in_a_run
 
@@ -407,7 +407,7 @@ def test_a_paused_sandbox_can_be_closed_and_a_kept_one_then_runs_on(kept: Callab
     env.pause()
     env.close()
     assert docker_here().api.inspect_container(env.container_id)["State"]["Status"] == "running"
-    docker_here().api.pause(env.container_id)
+    pause(docker_here(), env.container_id)
     with DockerEnvironment.attach(env.container_id) as later:
         assert later.run("echo awake").unwrap().output == "awake\n"
 
@@ -452,7 +452,7 @@ def test_a_kept_one_that_was_left_paused_is_woken_and_ends(
     # It is woken after one second. The 3 s are the time that the guest leaves for the pause.
     monkeypatch.setattr(orphans, "MARGIN_SECONDS", -2.0)
     process, ident, _ = orchestrator(keep_seconds=3.0)
-    docker_here().api.pause(ident)
+    pause(docker_here(), ident)
     end(process)
 
     def sweep() -> None:

@@ -23,7 +23,7 @@ from sandbox.docker.spec import SandboxSpec
 from sandbox.errors import ErrorCode, SandboxError
 from tests.programs import run_gamebox
 
-from .observing import eventually
+from .observing import eventually, pause
 from .own_engine import ROOT
 
 pytestmark = pytest.mark.engine
@@ -130,7 +130,7 @@ def test_a_member_that_was_killed_is_not_handed_out(pool: SandboxPool) -> None:
 def test_a_member_that_does_not_answer_is_not_handed_out(pool: SandboxPool) -> None:
     """It is paused, so that its pipe says nothing of it."""
     silent = members(pool)[0]
-    connect().api.pause(silent)
+    pause(connect(), silent)
     before = pool.stats().discarded
     with pool.acquire() as env:
         assert env.container_id != silent
