@@ -34,7 +34,7 @@ def load() -> Any:
 def _loaded() -> Any:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     looks_for_garbage = gc.isenabled()
-    gc.disable()  # the import makes 400,000 objects, which all stay; to look for garbage among them is a fifth of its time
+    gc.disable()  # a fifth of the import would be the look for garbage: 2,000 of the 430,000 objects that it makes
     try:
         import litellm
     except ImportError as error:
